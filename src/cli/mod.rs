@@ -1,0 +1,49 @@
+//! The command line: clap structs only, one file a verb. Nothing else knows clap.
+
+use clap::{Args, Parser, Subcommand};
+
+/// A cheaper, lossless drafter from a model checkpoint.
+#[derive(Debug, Parser)]
+#[command(name = "draftfast", version, about, max_term_width = 100, propagate_version = true)]
+pub struct Cli {
+    /// Flags that every command takes.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Global {
+    /// Print the result as one JSON object on stdout
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say nothing but errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Say more: per-tensor lines, choices and their reasons
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// No progress bars
+    #[arg(long, global = true)]
+    pub no_progress: bool,
+    /// Threads to use (default: all cores); the output does not depend on it
+    #[arg(short = 'j', long, global = true, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Print the completions of a shell
+    #[command(hide = true)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page
+    #[command(hide = true)]
+    Man,
+}

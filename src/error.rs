@@ -1,0 +1,74 @@
+//! Hints: what a person can do about an error, carried beside the sentence that says what is wrong.
+//!
+//! Messages are one sentence, lower case, no full stop, naming file and tensor, found and expected, with values in
+//! backticks. A hint is attached with [`Hint::hint`] and printed once, below the error, by `main`.
+
+use std::{error::Error, fmt};
+
+/// An error with advice. Displays as the error alone; [`hints`] finds the advice.
+#[derive(Debug)]
+struct Advised {
+    source: anyhow::Error,
+    hint: String,
+}
+
+impl fmt::Display for Advised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.source)
+    }
+}
+
+impl Error for Advised {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.source()
+    }
+}
+
+/// Attaches a hint to the error of a result, as `context` attaches a cause.
+pub trait Hint<T> {
+    /// `hint` is a sentence that says what to do, without a final full stop.
+    ///
+    /// # Errors
+    /// The same error, advised.
+    fn hint(self, hint: impl Into<String>) -> anyhow::Result<T>;
+}
+
+impl<T, E: Into<anyhow::Error>> Hint<T> for Result<T, E> {
+    fn hint(self, hint: impl Into<String>) -> anyhow::Result<T> {
+        self.map_err(|error| advise(error.into(), hint))
+    }
+}
+
+/// The same error with a hint.
+pub fn advise(source: anyhow::Error, hint: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(Advised { source, hint: hint.into() })
+}
+
+/// The hints of an error, outermost first.
+pub fn hints(error: &anyhow::Error) -> Vec<&str> {
+    // `Advised::source` skips its own inner error (whose sentence it displays), so nested advice is walked by hand.
+    let mut found = Vec::new();
+    for cause in error.chain() {
+        let mut advised = cause.downcast_ref::<Advised>();
+        while let Some(a) = advised {
+            found.push(a.hint.as_str());
+            advised = a.source.downcast_ref::<Advised>();
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context, anyhow};
+
+    use super::*;
+
+    #[test]
+    fn the_sentence_is_printed_once_and_every_hint_is_found() {
+        let inner: Result<(), _> = Err(anyhow!("inner"));
+        let error = inner.hint("try this").context("outer").hint("or that").unwrap_err();
+        assert_eq!(format!("{error:#}"), "outer: inner");
+        assert_eq!(hints(&error), ["or that", "try this"]);
+    }
+}

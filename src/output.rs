@@ -1,0 +1,215 @@
+//! Outputs that are whole or absent: a directory (or a file) is staged under a temporary name beside its final place,
+//! synced, and renamed. A crash leaves a `.NAME.partial-*` folder, never a half-written result.
+//!
+//! One lock per output name: of two builds into one directory, the second is refused.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Hint, advise};
+
+/// A directory under construction.
+#[derive(Debug)]
+pub struct StagedDir {
+    target: PathBuf,
+    staging: tempfile::TempDir,
+    force: bool,
+    lock: File,
+    lock_path: PathBuf,
+}
+
+impl StagedDir {
+    /// Prepares a directory that will become `target`.
+    ///
+    /// # Errors
+    /// `target` exists and is not an empty folder (unless `force`), its parent is not writable, or another process is
+    /// writing it.
+    pub fn create(target: &Path, force: bool) -> Result<Self> {
+        refuse_existing(target, force)?;
+        let (parent, name) = split(target)?;
+        fs::create_dir_all(&parent).with_context(|| format!("`{}`: cannot create the folder", parent.display()))?;
+        let lock_path = parent.join(format!(".{name}.draftfast-lock"));
+        let lock = File::create(&lock_path)
+            .with_context(|| format!("`{}`: the folder is not writable", parent.display()))
+            .hint("choose another place with `-o DIR`")?;
+        if lock.try_lock().is_err() {
+            bail!("`{}`: another draftfast is writing this output", target.display());
+        }
+        let staging = tempfile::Builder::new()
+            .prefix(&format!(".{name}.partial-"))
+            .tempdir_in(&parent)
+            .with_context(|| format!("`{}`: the folder is not writable", parent.display()))
+            .hint("choose another place with `-o DIR`")?;
+        Ok(Self { target: target.to_owned(), staging, force, lock, lock_path })
+    }
+
+    /// Where the files are while the directory is being written.
+    pub fn path(&self) -> &Path {
+        self.staging.path()
+    }
+
+    /// Creates a file of the directory, mode 0644 as the umask allows.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn file(&self, name: &str) -> Result<HashingFile> {
+        HashingFile::create(&self.path().join(name), name)
+    }
+
+    /// Writes a whole small file; returns its sha256 in hexadecimal.
+    ///
+    /// # Errors
+    /// The disk is full or the file cannot be created.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<String> {
+        let mut file = self.file(name)?;
+        file.write_all(bytes).with_context(|| format!("`{name}`: cannot write"))?;
+        file.finish()
+    }
+
+    /// Syncs the directory and moves it to its final place, atomically: readers see the old one or the new one.
+    ///
+    /// # Errors
+    /// The rename fails; the old output, if any, is untouched.
+    pub fn commit(self) -> Result<()> {
+        let Self { target, staging, force, lock, lock_path } = self;
+        let say = || format!("`{}`: cannot move the finished output into place", target.display());
+        set_mode(staging.path(), 0o755)?;
+        File::open(staging.path())?.sync_all().with_context(say)?;
+        if target.exists() && force && !is_empty_dir(&target) {
+            use rustix::fs::{CWD, RenameFlags, renameat_with};
+            renameat_with(CWD, staging.path(), CWD, &target, RenameFlags::EXCHANGE).with_context(say)?;
+            // The temporary name now holds the old output; dropping `staging` removes it.
+            staging.close().with_context(say)?;
+        } else {
+            fs::rename(staging.path(), &target).with_context(say)?;
+            let _ = staging.keep();
+        }
+        let (parent, _) = split(&target)?;
+        File::open(&parent)?.sync_all().with_context(say)?;
+        let _ = fs::remove_file(&lock_path);
+        drop(lock);
+        Ok(())
+    }
+}
+
+/// # Errors
+/// `target` exists, is not an empty folder, and `force` is not given.
+pub fn refuse_existing(target: &Path, force: bool) -> Result<()> {
+    if force || target.symlink_metadata().is_err() || is_empty_dir(target) {
+        return Ok(());
+    }
+    Err(advise(
+        anyhow::anyhow!("`{}` exists already", target.display()),
+        "give `--force` to replace it, or another place with `-o`",
+    ))
+}
+
+/// Writes one file atomically: temporary name beside it, synced, renamed.
+///
+/// # Errors
+/// `path` exists (unless `force`), or cannot be written.
+pub fn write_file(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
+    if !force && path.symlink_metadata().is_ok() {
+        refuse_existing(path, false)?;
+        bail!("`{}` is a folder, not a file", path.display());
+    }
+    let (parent, name) = split(path)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(&format!(".{name}.partial-"))
+        .permissions(mode(0o666))
+        .tempfile_in(&parent)
+        .with_context(|| format!("`{}`: the folder is not writable", parent.display()))?;
+    let say = || format!("`{}`: cannot write", path.display());
+    file.write_all(bytes).with_context(say)?;
+    file.as_file().sync_all().with_context(say)?;
+    file.persist(path).with_context(say)?;
+    File::open(&parent)?.sync_all().with_context(say)
+}
+
+/// A file that hashes what is written to it.
+#[derive(Debug)]
+pub struct HashingFile {
+    name: String,
+    file: BufWriter<File>,
+    sha256: Sha256,
+    n_bytes: u64,
+}
+
+impl HashingFile {
+    fn create(path: &Path, name: &str) -> Result<Self> {
+        let file = File::create_new(path).with_context(|| format!("`{name}`: cannot create"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            file: BufWriter::with_capacity(1 << 20, file),
+            sha256: Sha256::new(),
+            n_bytes: 0,
+        })
+    }
+
+    /// Bytes written so far.
+    pub fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+
+    /// Flushes and syncs; returns the sha256 in lower-case hexadecimal.
+    ///
+    /// # Errors
+    /// The disk is full.
+    pub fn finish(self) -> Result<String> {
+        let say = || format!("`{}`: cannot write", self.name);
+        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error).with_context(say)?;
+        file.sync_all().with_context(say)?;
+        Ok(hex(&self.sha256.finalize()))
+    }
+}
+
+impl Write for HashingFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.file.write(bytes)?;
+        self.sha256.update(&bytes[..n]);
+        self.n_bytes += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The sha256 of a slice in lower-case hexadecimal.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn split(path: &Path) -> Result<(PathBuf, String)> {
+    let name = path.file_name().with_context(|| format!("`{}` does not name an output", path.display()))?;
+    let parent = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    Ok((parent, name.to_string_lossy().into_owned()))
+}
+
+fn is_empty_dir(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+fn mode(bits: u32) -> fs::Permissions {
+    use std::os::unix::fs::PermissionsExt;
+    fs::Permissions::from_mode(bits)
+}
+
+fn set_mode(path: &Path, bits: u32) -> Result<()> {
+    fs::set_permissions(path, mode(bits)).with_context(|| format!("`{}`: cannot set the mode", path.display()))
+}
