@@ -46,14 +46,12 @@ pub fn advise(source: anyhow::Error, hint: impl Into<String>) -> anyhow::Error {
 
 /// The hints of an error, outermost first.
 pub fn hints(error: &anyhow::Error) -> Vec<&str> {
-    // `Advised::source` skips its own inner error (whose sentence it displays), so nested advice is walked by hand.
+    // `downcast_ref` looks through anyhow's own contexts, and each advised error holds the next.
     let mut found = Vec::new();
-    for cause in error.chain() {
-        let mut advised = cause.downcast_ref::<Advised>();
-        while let Some(a) = advised {
-            found.push(a.hint.as_str());
-            advised = a.source.downcast_ref::<Advised>();
-        }
+    let mut error = error;
+    while let Some(advised) = error.downcast_ref::<Advised>() {
+        found.push(advised.hint.as_str());
+        error = &advised.source;
     }
     found
 }
