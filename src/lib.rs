@@ -22,6 +22,7 @@ pub mod nvfp4;
 pub mod sidecar;
 
 pub mod checksum;
+pub mod gpu;
 
 pub mod error;
 pub mod interrupt;

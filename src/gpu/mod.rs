@@ -1,0 +1,9 @@
+//! All CUDA: the device that was found, the kernels that run on it, and the clock that times them.
+//!
+//! CUDA is opened at run time, so one binary serves machines with and without it. [`DeviceRequest::open`] is the only
+//! way in: it answers with a [`Device`] and a sentence that says why this one. Every `unsafe` block of the program that
+//! is not a memory map stands in this room.
+
+mod device;
+
+pub use device::{Device, DeviceRequest, Gpu};
