@@ -89,7 +89,9 @@ fn read_json(file: &File, file_name: &str, n_file_bytes: u64) -> Result<Vec<u8>>
     let say = || format!("`{file_name}`: cannot read the safetensors header");
     let truncated = |what: String| advise(anyhow!("`{file_name}`: {what}"), DOWNLOAD_AGAIN);
     if n_file_bytes < 8 {
-        return Err(truncated(format!("the file has {n_file_bytes} bytes, expected a safetensors header of at least 8")));
+        return Err(truncated(format!(
+            "the file has {n_file_bytes} bytes, expected a safetensors header of at least 8"
+        )));
     }
     let mut length = [0; 8];
     file.read_exact_at(&mut length, 0).with_context(say)?;
@@ -138,13 +140,20 @@ fn check_layout(raw: &RawHeader, file_name: &str, data_begin: u64, n_file_bytes:
     spans.sort_unstable();
     let mut covered = 0;
     for (begin, end, name) in spans {
-        ensure!(begin >= covered, "`{file_name}`: tensor `{name}` overlaps the one before it (bytes {begin}..{covered})");
-        ensure!(begin == covered, "`{file_name}`: bytes {covered}..{begin}, before tensor `{name}`, belong to no tensor");
+        ensure!(
+            begin >= covered,
+            "`{file_name}`: tensor `{name}` overlaps the one before it (bytes {begin}..{covered})"
+        );
+        ensure!(
+            begin == covered,
+            "`{file_name}`: bytes {covered}..{begin}, before tensor `{name}`, belong to no tensor"
+        );
         covered = end;
     }
     let expected = data_begin.saturating_add(covered);
     if expected > n_file_bytes {
-        let sentence = format!("`{file_name}`: the file is truncated: it has {n_file_bytes} bytes, expected {expected}");
+        let sentence =
+            format!("`{file_name}`: the file is truncated: it has {n_file_bytes} bytes, expected {expected}");
         return Err(advise(anyhow!(sentence), DOWNLOAD_AGAIN));
     }
     if expected < n_file_bytes {
