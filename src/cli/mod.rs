@@ -1,5 +1,7 @@
 //! The command line: clap structs only, one file a verb. Nothing else knows clap.
 
+pub mod verify_sha;
+
 use clap::{Args, Parser, Subcommand};
 
 /// A cheaper, lossless drafter from a model checkpoint.
@@ -37,6 +39,8 @@ pub struct Global {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Check a directory against its sha256sums.txt, or git-lfs pointers against the real files
+    VerifySha(verify_sha::VerifySha),
     /// Print the completions of a shell
     #[command(hide = true)]
     Completions {

@@ -1,10 +1,11 @@
 //! One file a verb: a command joins stages and owns no logic.
 
 mod shell;
+mod verify_sha;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::{
     cli::{Cli, Command},
@@ -16,7 +17,14 @@ use crate::{
 /// # Errors
 /// Whatever the command says is wrong.
 pub fn run(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
+    let Some(n_threads) = cli.global.threads else { return dispatch(cli, terminal) };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().context("cannot start the threads")?;
+    pool.install(|| dispatch(cli, terminal))
+}
+
+fn dispatch(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
     match &cli.command {
+        Command::VerifySha(args) => return verify_sha::run(args, cli.global.quiet, terminal),
         Command::Completions { shell } => shell::completions(*shell, terminal),
         Command::Man => shell::man(terminal),
     }?;

@@ -1,12 +1,8 @@
 //! Habits of the command line.
 
-use std::process::{Command, Output};
-
 use clap::CommandFactory;
 
-fn draftfast(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_draftfast")).args(args).output().unwrap()
-}
+use crate::draftfast;
 
 #[test]
 fn the_flag_definitions_are_consistent() {

@@ -2,4 +2,20 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod checksum;
 mod cli;
+
+use std::process::{Command, Output};
+
+/// Runs the built program.
+fn draftfast(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_draftfast")).args(args).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}

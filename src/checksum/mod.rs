@@ -1,0 +1,148 @@
+//! Checksums that other tools read: `sha256sums.txt` as `sha256sum -c` takes it, and git-lfs pointer files.
+//!
+//! A list comes from elsewhere and is not trusted: it may name only files below its own folder. What a passing check
+//! shows is that the files are those the list names; it does not show who made the list.
+
+mod list;
+mod pointer;
+
+use std::{
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+pub use list::{LIST_NAME, read_list, write_list};
+pub use pointer::read_pointers;
+
+use crate::{interrupt, output::hex, report::Progress};
+
+/// Bytes hashed at a time: large enough that the read calls cost nothing, small enough for the cache.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// A file and the digest it should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expected {
+    /// The name to print: as it stands in the list.
+    pub name: String,
+    /// Where the file is.
+    pub path: PathBuf,
+    /// Lower-case hexadecimal.
+    pub sha256: String,
+    /// The size, where the list says it (git-lfs pointers do).
+    pub n_bytes: Option<u64>,
+}
+
+/// What became of one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The digest is the expected one.
+    Ok,
+    /// The digest or the size differs.
+    Failed,
+    /// There is no such file.
+    Missing,
+    /// The file exists and cannot be read; the reason.
+    Unreadable(String),
+}
+
+/// Hashes the files in parallel; outcomes stand in the order of `expected`.
+///
+/// # Errors
+/// Interrupted.
+pub fn check(expected: &[Expected], progress: &Progress) -> Result<Vec<Outcome>> {
+    expected.par_iter().map(|file| check_one(file, progress)).collect()
+}
+
+fn check_one(expected: &Expected, progress: &Progress) -> Result<Outcome> {
+    let metadata = match expected.path.metadata() {
+        Ok(metadata) => metadata,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Outcome::Missing),
+        Err(e) => return Ok(Outcome::Unreadable(e.to_string())),
+    };
+    if !metadata.is_file() {
+        return Ok(Outcome::Unreadable("not a regular file".to_owned()));
+    }
+    if expected.n_bytes.is_some_and(|n| n != metadata.len()) {
+        return Ok(Outcome::Failed);
+    }
+    match sha256_file(&expected.path, progress) {
+        Ok(sha256) if sha256 == expected.sha256 => Ok(Outcome::Ok),
+        Ok(_) => Ok(Outcome::Failed),
+        Err(e) => {
+            interrupt::check()?;
+            Ok(Outcome::Unreadable(format!("{:#}", e)))
+        }
+    }
+}
+
+/// The sha256 of a file in lower-case hexadecimal, read in order in chunks of 1 MiB.
+///
+/// # Errors
+/// The file cannot be read, or the run was interrupted.
+pub fn sha256_file(path: &Path, progress: &Progress) -> Result<String> {
+    let say = || format!("`{}`: cannot read", path.display());
+    let mut file = File::open(path).with_context(say)?;
+    // Asks the kernel for a longer read-ahead, so that a cold disk works while we hash.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
+    let mut sha256 = Sha256::new();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        interrupt::check()?;
+        let n = file.read(&mut chunk).with_context(say)?;
+        if n == 0 {
+            return Ok(hex(&sha256.finalize()));
+        }
+        sha256.update(&chunk[..n]);
+        progress.advance(n as u64);
+    }
+}
+
+/// The files below `dir`, as sorted relative paths with `/`. Links are followed only to files inside `dir`.
+///
+/// # Errors
+/// A link leads outside, something is neither file nor folder, or a name is not UTF-8.
+fn files_below(dir: &Path) -> Result<Vec<String>> {
+    let root = dir.canonicalize().with_context(|| format!("`{}`: cannot open the folder", dir.display()))?;
+    let mut names = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(dir.join(&folder))
+            .with_context(|| format!("`{}`: cannot list the folder", dir.join(&folder).display()))?;
+        for entry in entries {
+            let relative = folder.join(entry?.file_name());
+            let path = dir.join(&relative);
+            let kind = path.symlink_metadata()?.file_type();
+            if kind.is_dir() {
+                folders.push(relative);
+                continue;
+            }
+            if kind.is_symlink() {
+                stay_inside(&root, &path)?;
+            }
+            if !path.is_file() {
+                bail!("`{}` is neither a file nor a folder", path.display());
+            }
+            let name = relative.to_str().with_context(|| format!("`{}`: the name is not UTF-8", path.display()))?;
+            names.push(name.to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// # Errors
+/// `path` is a link that leads out of `root` (a canonical path).
+fn stay_inside(root: &Path, path: &Path) -> Result<()> {
+    match path.canonicalize() {
+        Ok(target) if !target.starts_with(root) => {
+            bail!("`{}` is a link that leads outside the folder, to `{}`", path.display(), target.display())
+        }
+        // A dangling link is reported as a missing file when it is opened.
+        _ => Ok(()),
+    }
+}
