@@ -4,6 +4,7 @@
 
 mod checksum;
 mod cli;
+mod nvfp4;
 
 use std::process::{Command, Output};
 

@@ -1,0 +1,204 @@
+//! What quantization costs a tensor: error figures of its rows, the same for any division of the rows into tiles.
+
+use rayon::prelude::*;
+
+use super::{BLOCK, E2M1_MAX, KERNEL_SAFE_MIN_CODE, Weight, check_shape, decode_block, e4m3, rows_per_task};
+
+/// Error figures of consecutive rows. [`ErrorStats::merge`] appends rows; sums are kept by row and added in row order, so
+/// that neither tiles nor threads change a digit.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ErrorStats {
+    rows: Vec<RowError>,
+    /// Weights seen.
+    pub n_weights: u64,
+    /// The largest |decoded - weight|.
+    pub max_abs_error: f32,
+    /// Blocks with a nonzero code whose scale code is below [`KERNEL_SAFE_MIN_CODE`]: a kernel may read them as zero.
+    pub n_flushed_blocks: u64,
+    /// Weights beyond the largest number that their block can say, 6 times its scale.
+    pub n_saturated: u64,
+}
+
+/// F64 sums over one row.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RowError {
+    /// Sum of (decoded - weight)^2.
+    pub sum_sq_error: f64,
+    /// Sum of weight^2.
+    pub sum_sq_weight: f64,
+    /// Sum of importance * (decoded - weight)^2; importance 1 when none is given.
+    pub weighted_sq_error: f64,
+    /// Sum of importance * weight^2.
+    pub weighted_sq_weight: f64,
+}
+
+impl RowError {
+    /// ||decoded - weight|| / ||weight||; 0 for a zero row.
+    pub fn relative(&self) -> f64 {
+        ratio(self.sum_sq_error, self.sum_sq_weight)
+    }
+}
+
+impl ErrorStats {
+    /// Appends the figures of the rows that follow.
+    pub fn merge(&mut self, next_rows: &Self) {
+        self.rows.extend_from_slice(&next_rows.rows);
+        self.n_weights += next_rows.n_weights;
+        self.max_abs_error = self.max_abs_error.max(next_rows.max_abs_error);
+        self.n_flushed_blocks += next_rows.n_flushed_blocks;
+        self.n_saturated += next_rows.n_saturated;
+    }
+
+    /// The figures of each row.
+    pub fn rows(&self) -> &[RowError] {
+        &self.rows
+    }
+
+    /// Sum of squared errors over all rows.
+    pub fn sum_sq_error(&self) -> f64 {
+        self.rows.iter().map(|r| r.sum_sq_error).sum()
+    }
+
+    /// Sum of squared weights over all rows.
+    pub fn sum_sq_weight(&self) -> f64 {
+        self.rows.iter().map(|r| r.sum_sq_weight).sum()
+    }
+
+    /// The relative Frobenius error ||decoded - weight|| / ||weight||; 0 for a zero tensor.
+    pub fn relative(&self) -> f64 {
+        ratio(self.sum_sq_error(), self.sum_sq_weight())
+    }
+
+    /// [`ErrorStats::relative`] with each column weighted by its importance; the same figure when none is given.
+    pub fn weighted_relative(&self) -> f64 {
+        let sum = |f: fn(&RowError) -> f64| self.rows.iter().map(f).sum();
+        ratio(sum(|r| r.weighted_sq_error), sum(|r| r.weighted_sq_weight))
+    }
+
+    /// The row with the largest relative error (the first of equals) and that error; `None` without rows.
+    pub fn worst_row(&self) -> Option<(usize, f64)> {
+        let relative = self.rows.iter().map(RowError::relative).enumerate();
+        relative.reduce(|worst, row| if row.1 > worst.1 { row } else { worst })
+    }
+}
+
+fn ratio(error: f64, weight: f64) -> f64 {
+    if weight > 0.0 { (error / weight).sqrt() } else { 0.0 }
+}
+
+/// Error figures of quantized rows, `weights` `[n, k]` against `codes` and `block_scales`.
+///
+/// # Panics
+/// As [`super::quantize_rows`].
+pub fn error_stats<W: Weight>(
+    weights: &[W],
+    codes: &[u8],
+    block_scales: &[u8],
+    k: usize,
+    global_scale: f32,
+    importance: Option<&[f32]>,
+) -> ErrorStats {
+    check_shape(weights.len(), k, codes.len(), block_scales.len(), importance);
+    if k == 0 {
+        return ErrorStats::default();
+    }
+    let rows = rows_per_task(k);
+    let parts: Vec<ErrorStats> = weights
+        .par_chunks(rows * k)
+        .zip(codes.par_chunks(rows * k / 2))
+        .zip(block_scales.par_chunks(rows * k / BLOCK))
+        .map(|((weights, codes), scales)| {
+            let mut stats = ErrorStats::default();
+            let rows = weights.chunks_exact(k).zip(codes.chunks_exact(k / 2)).zip(scales.chunks_exact(k / BLOCK));
+            for ((weights, codes), scales) in rows {
+                stats.push_row(weights, codes, scales, global_scale, importance);
+            }
+            stats
+        })
+        .collect();
+    let mut stats = ErrorStats::default();
+    parts.iter().for_each(|part| stats.merge(part));
+    stats
+}
+
+impl ErrorStats {
+    fn push_row<W: Weight>(&mut self, w: &[W], codes: &[u8], scales: &[u8], gs: f32, importance: Option<&[f32]>) {
+        // One sum a position in the block: sixteen independent chains that the compiler can keep in vector registers.
+        let mut error = [0f64; BLOCK];
+        let mut weight = [0f64; BLOCK];
+        let mut weighted_error = [0f64; BLOCK];
+        let mut weighted_weight = [0f64; BLOCK];
+        let mut decoded = [0f32; BLOCK];
+        let mut max_abs_error = [0f32; BLOCK];
+        for (block, (codes, &scale)) in codes.chunks_exact(BLOCK / 2).zip(scales).enumerate() {
+            let at = block * BLOCK;
+            decode_block(codes, scale, gs, &mut decoded);
+            let limit = E2M1_MAX * e4m3::decode(scale) * gs;
+            for i in 0..BLOCK {
+                let x = w[at + i].widen();
+                let difference = f64::from(decoded[i]) - f64::from(x);
+                error[i] += difference * difference;
+                weight[i] += f64::from(x) * f64::from(x);
+                max_abs_error[i] = max_abs_error[i].max((decoded[i] - x).abs());
+                self.n_saturated += u64::from(x.abs() > limit);
+            }
+            if let Some(importance) = importance {
+                for (i, &cost) in importance[at..at + BLOCK].iter().enumerate() {
+                    let x = f64::from(w[at + i].widen());
+                    let difference = f64::from(decoded[i]) - x;
+                    weighted_error[i] += f64::from(cost) * (difference * difference);
+                    weighted_weight[i] += f64::from(cost) * (x * x);
+                }
+            }
+            let nonzero = codes.iter().any(|byte| byte & 0x77 != 0);
+            self.n_flushed_blocks += u64::from(nonzero && scale < KERNEL_SAFE_MIN_CODE);
+        }
+        let sum = |lanes: [f64; BLOCK]| lanes.iter().sum();
+        let (sum_sq_error, sum_sq_weight) = (sum(error), sum(weight));
+        let (weighted_sq_error, weighted_sq_weight) = match importance {
+            Some(_) => (sum(weighted_error), sum(weighted_weight)),
+            None => (sum_sq_error, sum_sq_weight),
+        };
+        self.rows.push(RowError { sum_sq_error, sum_sq_weight, weighted_sq_error, weighted_sq_weight });
+        self.n_weights += w.len() as u64;
+        self.max_abs_error = max_abs_error.into_iter().fold(self.max_abs_error, f32::max);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nvfp4::{QuantizeConfig, ScaleRule, global_scale, quantize_rows};
+
+    #[test]
+    fn figures_do_not_depend_on_the_division_into_tiles() {
+        let k = 64;
+        let weights: Vec<f32> = (0..37 * k).map(|i| ((i * 7919 % 1009) as f32 - 500.0) * 1e-3).collect();
+        let importance: Vec<f32> = (0..k).map(|i| 1.0 / (1.0 + i as f32)).collect();
+        let (mut codes, mut scales) = (vec![0; weights.len() / 2], vec![0; weights.len() / BLOCK]);
+        let config = QuantizeConfig { rule: ScaleRule::Max, importance: None, kernel_safe: true };
+        quantize_rows(&weights, k, global_scale(0.5), &config, &mut codes, &mut scales);
+        let whole = error_stats(&weights, &codes, &scales, k, global_scale(0.5), Some(&importance));
+        for rows in [1, 5, 36] {
+            let mut merged = ErrorStats::default();
+            let tiles = weights.chunks(rows * k).zip(codes.chunks(rows * k / 2)).zip(scales.chunks(rows * k / BLOCK));
+            for ((weights, codes), scales) in tiles {
+                merged.merge(&error_stats(weights, codes, scales, k, global_scale(0.5), Some(&importance)));
+            }
+            assert_eq!(merged, whole);
+        }
+        assert!(whole.relative() > 0.05 && whole.relative() < 0.15);
+    }
+
+    #[test]
+    fn saturated_weights_and_flushed_blocks_are_counted() {
+        let mut weights = [1.0f32; BLOCK];
+        weights[3] = 7.0;
+        let stats = error_stats(&weights, &[0x22; 8], &[e4m3::ONE], BLOCK, 1.0, None);
+        assert_eq!((stats.n_saturated, stats.n_flushed_blocks, stats.max_abs_error), (1, 0, 6.0));
+        assert_eq!(stats.worst_row(), Some((0, (36.0f64 / 64.0).sqrt())));
+        let stats = error_stats(&[0.0; 32], &[0x80, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], &[1, 7], 32, 1.0, None);
+        assert_eq!(stats.n_flushed_blocks, 1, "codes that are all zero lose nothing");
+        assert_eq!(ErrorStats::default().worst_row(), None);
+    }
+}
