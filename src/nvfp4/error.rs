@@ -197,7 +197,8 @@ mod tests {
         let stats = error_stats(&weights, &[0x22; 8], &[e4m3::ONE], BLOCK, 1.0, None);
         assert_eq!((stats.n_saturated, stats.n_flushed_blocks, stats.max_abs_error), (1, 0, 6.0));
         assert_eq!(stats.worst_row(), Some((0, (36.0f64 / 64.0).sqrt())));
-        let stats = error_stats(&[0.0; 32], &[0x80, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], &[1, 7], 32, 1.0, None);
+        let stats =
+            error_stats(&[0.0; 32], &[0x80, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], &[1, 7], 32, 1.0, None);
         assert_eq!(stats.n_flushed_blocks, 1, "codes that are all zero lose nothing");
         assert_eq!(ErrorStats::default().worst_row(), None);
     }
