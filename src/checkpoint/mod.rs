@@ -1,13 +1,28 @@
 //! A model folder, read: which tensors there are, which ones a drafter needs, what a draft step costs.
 //!
-//! `open` finds the shards and checks every header; `family` says, in one table per model family, which tensors make up
-//! the MTP module; `recipe` resolves that table against a checkpoint; `ledger` counts bytes; `synth` writes checkpoints
-//! of the same structure with random weights. Nothing here reads a weight unless [`Checkpoint::tensor`] is called.
+//! ```text
+//! open (index, header)              a folder -> checked tensor entries
+//! family, families, sizes, names    one table per model family
+//! recipe (module, decide, heuristic) checkpoint + table -> quantized and kept tensors, with reasons
+//! ledger                            recipe -> bytes of one draft step
+//! synth                             a family's checkpoint with random weights
+//! ```
+//! Nothing here reads a weight unless [`Checkpoint::tensor`] is called.
 
+mod decide;
+mod families;
+pub mod family;
 mod header;
+mod heuristic;
 mod index;
+mod module;
+mod names;
 mod open;
+mod recipe;
+mod sizes;
 
 pub use header::{Header, TensorEntry};
 pub use open::{Checkpoint, Tensor};
+pub use recipe::{Experts, HeadTensor, Kept, Linear, Overrides, Recipe, Source, recipe};
 pub use safetensors::Dtype;
+pub use sizes::config_value;
