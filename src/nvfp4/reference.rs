@@ -110,7 +110,7 @@ fn fouroversix_block(
         let reciprocal = 1.0 / (decode_scale * e4m3::decode(code));
         let scaled = weights.map(|x| if code == 0 { 0.0 } else { x * reciprocal });
         let cost = |i: usize| {
-            let difference = e2m1::decode(e2m1::encode(scaled[i])) * e4m3::decode(code) * amax / RANGE - weights[i];
+            let difference = unsaturated(scaled[i]) * e4m3::decode(code) * amax / RANGE - weights[i];
             importance[i] * (difference * difference)
         };
         // The order in which torch's `sum` adds sixteen numbers with eight lanes; it decides ties.
@@ -119,8 +119,17 @@ fn fouroversix_block(
     };
     let (six, four) = (candidate(unrounded), candidate(unrounded * 1.5));
     let (code, scaled, _) = if four.2 < six.2 { four } else { six };
-    pack(&scaled, codes);
+    // Its packer writes 8 as 0x8, minus zero. Only scale codes 1 and 2, never kernel-safe ones, let a weight reach 7.
+    let nibble = |y: f32| if y.abs() >= 7.0 { 0x8 } else { e2m1::encode(y) };
+    for (byte, pair) in codes.iter_mut().zip(scaled.chunks_exact(2)) {
+        *byte = nibble(pair[0]) | nibble(pair[1]) << 4;
+    }
     code
+}
+
+/// fouroversix rounds without a ceiling: from 7 up to 8, as if E2M1 went on.
+fn unsaturated(y: f32) -> f32 {
+    if y.abs() >= 7.0 { 8f32.copysign(y) } else { e2m1::decode(e2m1::encode(y)) }
 }
 
 fn block_amax(weights: &[f32; BLOCK]) -> f32 {

@@ -66,7 +66,7 @@ fn tensors_that_modelopt_spoils_stay_finite_and_close() {
 
 #[test]
 fn four_six_over_1536_is_bit_exact_with_fouroversix() {
-    for case in ["gauss_64x128"] {
+    for case in ["gauss_64x128", "ties_64x128"] {
         let Some(bytes) = shared(&format!("nvfp4/search_{case}.safetensors")) else { return };
         let file = SafeTensors::deserialize(&bytes).unwrap();
         let weights = bf16s(&file, "input");
