@@ -4,6 +4,8 @@
 
 mod checksum;
 mod cli;
+mod consumers;
+mod forms;
 mod nvfp4;
 
 use std::process::{Command, Output};
