@@ -1,1 +1,20 @@
-//! (being built)
+//! Text in: paths become documents in a fixed order.
+//!
+//! A [`Source`] is what a person names (`zh:2=chats/`); [`expand`] turns sources into files, sorted, so that the order
+//! never depends on the file system; [`FileReader`] decodes one file (gz, zst, parquet) into [`Block`]s of about a
+//! mebibyte that end between documents, and [`Block::texts`] walks the texts of a block. Decoding is sequential and
+//! cheap, parsing a block is the expensive part and may happen on any thread: that is why the two are apart.
+
+mod block;
+mod decode;
+mod files;
+mod node;
+mod parquet;
+mod read;
+mod record;
+
+pub use block::{Block, BlockTally, Content, TextError};
+pub use files::{CorpusFile, Expanded, Format, Source, expand};
+pub use node::Node;
+pub use read::{BLOCK_BYTES, CutAt, FileReader, MAX_LINE_BYTES, ReadOptions};
+pub use record::{Extract, Rendered, Speakers};

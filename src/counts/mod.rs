@@ -1,1 +1,18 @@
-//! (being built)
+//! Text becomes token counts: exactly those of Hugging Face `tokenizers`, id by id.
+//!
+//! [`Tokenizer`] is a loaded tokenizer.json, [`count`] reads corpora and returns [`Counts`]: a dense `u64` a token id
+//! for each domain, unweighted, with the provenance of every file. Counts of disjoint shards add ([`Counts::merge`]),
+//! and everything that is decided later (weights, sizes, floors) is decided from them.
+
+mod file;
+mod reference;
+mod run;
+mod spec;
+mod tokenizer;
+mod tsv;
+
+pub use file::{Counts, DomainCounts, FileRecord};
+pub use run::{CountOptions, count};
+pub use spec::AddedToken;
+pub use tokenizer::Tokenizer;
+pub use tsv::{read_tsv, write_tsv};

@@ -5,6 +5,8 @@
 mod checksum;
 mod cli;
 mod consumers;
+mod corpus;
+mod counts;
 mod forms;
 mod nvfp4;
 

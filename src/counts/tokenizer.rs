@@ -1,0 +1,235 @@
+//! A loaded tokenizer.json.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::Value;
+
+use super::{
+    reference::Reference,
+    spec::{AddedToken, Spec},
+};
+use crate::{error::Hint, output::sha256_hex};
+
+/// Ids above this are taken for a damaged file: no vocabulary is near it.
+const MAX_ID: u32 = 1 << 24;
+
+/// A loaded tokenizer: its tokens, and the engines that count with it.
+pub struct Tokenizer {
+    path: PathBuf,
+    json: Vec<u8>,
+    sha256: String,
+    tokens: Tokens,
+    added: BTreeMap<u32, AddedToken>,
+    spelling: Spelling,
+    reference: OnceLock<Result<Reference, String>>,
+}
+
+/// The strings of the base vocabulary by id, end to end.
+struct Tokens {
+    text: String,
+    /// Start and end in `text`; an id without a token has `start > end`.
+    spans: Vec<(u32, u32)>,
+}
+
+/// How a token string spells its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spelling {
+    /// GPT-2's printable character for each byte.
+    ByteLevel,
+    /// `<0xAB>` for single bytes, `▁` for a space.
+    ByteFallback,
+    /// As it stands.
+    Plain,
+}
+
+impl Tokenizer {
+    /// Opens a tokenizer.json, a tokenizer.json.gz, or the one in a model folder.
+    ///
+    /// # Errors
+    /// The file is missing, damaged, or no tokenizer.
+    pub fn open(path: &Path) -> Result<Self> {
+        let path = find(path)?;
+        let say = || format!("`{}`", path.display());
+        let json = read(&path).with_context(say)?;
+        Self::from_json(path.clone(), json).with_context(say)
+    }
+
+    fn from_json(path: PathBuf, json: Vec<u8>) -> Result<Self> {
+        let spec: Spec<'_> = serde_json::from_slice(&json).context("not a tokenizer.json")?;
+        let is_bpe = spec.model.kind.as_deref() == Some("BPE") && !spec.model.vocab.0.is_empty();
+        let reference = OnceLock::new();
+        let tokens = if is_bpe {
+            Tokens::new(spec.model.vocab.0.iter().map(|(token, id)| (token.as_ref(), *id)))?
+        } else {
+            let loaded = Reference::new(&json).context("the tokenizers crate refuses the file")?;
+            let vocab: Vec<(String, u32)> = loaded.vocab().collect();
+            let _ = reference.set(Ok(loaded));
+            Tokens::new(vocab.iter().map(|(token, id)| (token.as_str(), *id)))?
+        };
+        let spelling = Spelling::of(&spec);
+        let added = spec.added_tokens.into_iter().map(|token| (token.id, token)).collect::<BTreeMap<_, _>>();
+        ensure!(added.keys().all(|id| *id < MAX_ID), "an added token has an id above {MAX_ID}");
+        let sha256 = sha256_hex(&json);
+        Ok(Self { path, sha256, tokens, added, spelling, reference, json })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The sha256 of the uncompressed file, in hexadecimal.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+
+    /// One more than the largest id, added tokens included. The model may have more rows.
+    pub fn n_ids(&self) -> usize {
+        self.tokens.spans.len().max(self.added.last_key_value().map_or(0, |(id, _)| *id as usize + 1))
+    }
+
+    /// The added tokens in the order of their ids.
+    pub fn added(&self) -> impl Iterator<Item = (u32, &AddedToken)> {
+        self.added.iter().map(|(id, token)| (*id, token))
+    }
+
+    /// The token as the file spells it.
+    pub fn token(&self, id: u32) -> Option<&str> {
+        self.added.get(&id).map(|token| token.content.as_str()).or_else(|| self.tokens.get(id))
+    }
+
+    /// The bytes that the token stands for in the text; not always whole UTF-8. `None` for an id without a token.
+    pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        if let Some(added) = self.added.get(&id) {
+            return Some(added.content.clone().into_bytes());
+        }
+        Some(self.spelling.bytes(self.tokens.get(id)?))
+    }
+
+    /// The `tokenizers` crate's own view of the file, loaded on first use.
+    ///
+    /// # Errors
+    /// The crate refuses the file.
+    pub(super) fn reference(&self) -> Result<&Reference> {
+        let load = || Reference::new(&self.json).map_err(|error| format!("{error:#}"));
+        self.reference
+            .get_or_init(load)
+            .as_ref()
+            .map_err(|error| anyhow!("`{}`: the tokenizers crate refuses the file: {error}", self.path.display()))
+    }
+}
+
+impl Tokens {
+    fn new<'t>(vocab: impl Iterator<Item = (&'t str, u32)>) -> Result<Self> {
+        let mut tokens = Self { text: String::with_capacity(1 << 21), spans: Vec::with_capacity(1 << 18) };
+        for (token, id) in vocab {
+            ensure!(id < MAX_ID, "token `{token}` has id {id}, above {MAX_ID}");
+            let id = id as usize;
+            if id >= tokens.spans.len() {
+                tokens.spans.resize(id + 1, (1, 0));
+            }
+            let start = u32::try_from(tokens.text.len()).context("the tokens are longer than 4 GiB together")?;
+            tokens.text.push_str(token);
+            tokens.spans[id] = (start, start + token.len() as u32);
+        }
+        Ok(tokens)
+    }
+
+    fn get(&self, id: u32) -> Option<&str> {
+        let (start, end) = *self.spans.get(id as usize)?;
+        self.text.get(start as usize..end as usize)
+    }
+}
+
+impl Spelling {
+    fn of(spec: &Spec<'_>) -> Self {
+        if mentions(&spec.pre_tokenizer, "ByteLevel") || mentions(&spec.decoder, "ByteLevel") {
+            Self::ByteLevel
+        } else if spec.model.byte_fallback || mentions(&spec.decoder, "Metaspace") {
+            Self::ByteFallback
+        } else {
+            Self::Plain
+        }
+    }
+
+    fn bytes(self, token: &str) -> Vec<u8> {
+        match self {
+            Self::Plain => token.as_bytes().to_vec(),
+            Self::ByteLevel => token.chars().map(byte_of_char).collect::<Option<_>>().unwrap_or_else(|| token.into()),
+            Self::ByteFallback => {
+                let byte = token.strip_prefix("<0x").and_then(|t| t.strip_suffix('>'));
+                match byte.filter(|hex| hex.len() == 2).and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                    Some(byte) => vec![byte],
+                    None => token.replace('▁', " ").into_bytes(),
+                }
+            }
+        }
+    }
+}
+
+/// The byte that GPT-2's byte-level alphabet writes as `c`: printable Latin-1 stands for itself, the other 68 bytes
+/// are the characters from U+0100 on.
+pub(super) fn byte_of_char(c: char) -> Option<u8> {
+    const SHIFTED: [(u32, u32, u32); 3] = [(0x100, 0x121, 0x00), (0x121, 0x143, 0x7f), (0x143, 0x144, 0xad)];
+    let code = c as u32;
+    if matches!(code, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) {
+        return u8::try_from(code).ok();
+    }
+    let (first, _, byte) = SHIFTED.into_iter().find(|(first, end, _)| (*first..*end).contains(&code))?;
+    u8::try_from(code - first + byte).ok()
+}
+
+/// Whether a component of this type stands anywhere in a tokenizer.json section.
+fn mentions(section: &Value, kind: &str) -> bool {
+    match section {
+        Value::Object(members) => {
+            members.get("type").and_then(Value::as_str) == Some(kind) || members.values().any(|v| mentions(v, kind))
+        }
+        Value::Array(items) => items.iter().any(|item| mentions(item, kind)),
+        _ => false,
+    }
+}
+
+fn find(path: &Path) -> Result<PathBuf> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let candidates = ["tokenizer.json", "tokenizer.json.gz"].map(|name| path.join(name));
+    let found = candidates.into_iter().find(|file| file.is_file());
+    found.with_context(|| format!("`{}`: the folder has no tokenizer.json", path.display())).hint(
+        "give a folder with a tokenizer.json, or the file itself; vocab.json and merges.txt alone do not say how text is split",
+    )
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let bytes = fs::read(path).context("cannot read")?;
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(bytes);
+    }
+    let mut json = Vec::new();
+    flate2::read::MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut json).context("truncated or damaged gzip")?;
+    Ok(json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_byte_alphabet_is_a_bijection() {
+        let bytes: std::collections::BTreeSet<u8> =
+            (0..0x200).filter_map(char::from_u32).filter_map(byte_of_char).collect();
+        assert_eq!(bytes.len(), 256);
+        assert_eq!(byte_of_char('Ġ'), Some(b' '));
+        assert_eq!(byte_of_char('Ċ'), Some(b'\n'));
+        assert_eq!(byte_of_char('ġ'), Some(0x7f));
+        assert_eq!(byte_of_char('Ń'), Some(0xad));
+    }
+}
