@@ -3,19 +3,21 @@
 /// The magnitude of each code without its sign bit.
 pub const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
-/// The value of a code, `sign << 3 | magnitude index`; higher bits are ignored.
+/// The value of each code, `sign << 3 | magnitude index`.
+pub const VALUES: [f32; 16] = {
+    let mut values = [0.0; 16];
+    let mut i = 0;
+    while i < 8 {
+        values[i] = MAGNITUDES[i];
+        values[i + 8] = -MAGNITUDES[i];
+        i += 1;
+    }
+    values
+};
+
+/// The value of a code; bits above the lowest four are ignored.
 #[inline(always)]
 pub fn decode(code: u8) -> f32 {
-    const VALUES: [f32; 16] = {
-        let mut values = [0.0; 16];
-        let mut i = 0;
-        while i < 8 {
-            values[i] = MAGNITUDES[i];
-            values[i + 8] = -MAGNITUDES[i];
-            i += 1;
-        }
-        values
-    };
     VALUES[usize::from(code & 0xF)]
 }
 

@@ -11,8 +11,8 @@ pub const MIN_POSITIVE: f32 = 1.0 / 512.0;
 
 /// The value of a code, with its sign; 0x7F and 0xFF are NaN.
 #[inline(always)]
-pub fn decode(code: u8) -> f32 {
-    let magnitude = u32::from(code & 0x7F);
+pub const fn decode(code: u8) -> f32 {
+    let magnitude = (code & 0x7F) as u32;
     if magnitude == 0x7F {
         return f32::NAN;
     }

@@ -2,13 +2,13 @@
 
 use rayon::prelude::*;
 
-use super::{BLOCK, E2M1_MAX, KERNEL_SAFE_MIN_CODE, Weight, check_shape, decode_block, e4m3, rows_per_task};
+use super::{BLOCK, Weight, check_shape, error_rows::ErrorRows, rows_per_task, simd};
 
 /// Error figures of consecutive rows. [`ErrorStats::merge`] appends rows; sums are kept by row and added in row order, so
 /// that neither tiles nor threads change a digit.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ErrorStats {
-    rows: Vec<RowError>,
+    pub(super) rows: Vec<RowError>,
     /// Weights seen.
     pub n_weights: u64,
     /// The largest |decoded - weight|.
@@ -19,7 +19,7 @@ pub struct ErrorStats {
     pub n_saturated: u64,
 }
 
-/// F64 sums over one row.
+/// Sums over one row: F32 within a block, F64 from block to block.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RowError {
     /// Sum of (decoded - weight)^2.
@@ -86,7 +86,8 @@ fn ratio(error: f64, weight: f64) -> f64 {
     if weight > 0.0 { (error / weight).sqrt() } else { 0.0 }
 }
 
-/// Error figures of quantized rows, `weights` `[n, k]` against `codes` and `block_scales`.
+/// Error figures of quantized rows, `weights` `[n, k]` against `codes` and `block_scales`. A block scale that is NaN makes
+/// its row's sums NaN.
 ///
 /// # Panics
 /// As [`super::quantize_rows`].
@@ -108,12 +109,7 @@ pub fn error_stats<W: Weight>(
         .zip(codes.par_chunks(rows * k / 2))
         .zip(block_scales.par_chunks(rows * k / BLOCK))
         .map(|((weights, codes), scales)| {
-            let mut stats = ErrorStats::default();
-            let rows = weights.chunks_exact(k).zip(codes.chunks_exact(k / 2)).zip(scales.chunks_exact(k / BLOCK));
-            for ((weights, codes), scales) in rows {
-                stats.push_row(weights, codes, scales, global_scale, importance);
-            }
-            stats
+            simd::dispatch(ErrorRows { weights, codes, scales, k, gs: global_scale, importance })
         })
         .collect();
     let mut stats = ErrorStats::default();
@@ -121,54 +117,10 @@ pub fn error_stats<W: Weight>(
     stats
 }
 
-impl ErrorStats {
-    fn push_row<W: Weight>(&mut self, w: &[W], codes: &[u8], scales: &[u8], gs: f32, importance: Option<&[f32]>) {
-        // One sum a position in the block: sixteen independent chains that the compiler can keep in vector registers.
-        let mut error = [0f64; BLOCK];
-        let mut weight = [0f64; BLOCK];
-        let mut weighted_error = [0f64; BLOCK];
-        let mut weighted_weight = [0f64; BLOCK];
-        let mut decoded = [0f32; BLOCK];
-        let mut max_abs_error = [0f32; BLOCK];
-        for (block, (codes, &scale)) in codes.chunks_exact(BLOCK / 2).zip(scales).enumerate() {
-            let at = block * BLOCK;
-            decode_block(codes, scale, gs, &mut decoded);
-            let limit = E2M1_MAX * e4m3::decode(scale) * gs;
-            for i in 0..BLOCK {
-                let x = w[at + i].widen();
-                let difference = f64::from(decoded[i]) - f64::from(x);
-                error[i] += difference * difference;
-                weight[i] += f64::from(x) * f64::from(x);
-                max_abs_error[i] = max_abs_error[i].max((decoded[i] - x).abs());
-                self.n_saturated += u64::from(x.abs() > limit);
-            }
-            if let Some(importance) = importance {
-                for (i, &cost) in importance[at..at + BLOCK].iter().enumerate() {
-                    let x = f64::from(w[at + i].widen());
-                    let difference = f64::from(decoded[i]) - x;
-                    weighted_error[i] += f64::from(cost) * (difference * difference);
-                    weighted_weight[i] += f64::from(cost) * (x * x);
-                }
-            }
-            let nonzero = codes.iter().any(|byte| byte & 0x77 != 0);
-            self.n_flushed_blocks += u64::from(nonzero && scale < KERNEL_SAFE_MIN_CODE);
-        }
-        let sum = |lanes: [f64; BLOCK]| lanes.iter().sum();
-        let (sum_sq_error, sum_sq_weight) = (sum(error), sum(weight));
-        let (weighted_sq_error, weighted_sq_weight) = match importance {
-            Some(_) => (sum(weighted_error), sum(weighted_weight)),
-            None => (sum_sq_error, sum_sq_weight),
-        };
-        self.rows.push(RowError { sum_sq_error, sum_sq_weight, weighted_sq_error, weighted_sq_weight });
-        self.n_weights += w.len() as u64;
-        self.max_abs_error = max_abs_error.into_iter().fold(self.max_abs_error, f32::max);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nvfp4::{QuantizeConfig, ScaleRule, global_scale, quantize_rows};
+    use crate::nvfp4::{QuantizeConfig, ScaleRule, e4m3, global_scale, quantize_rows};
 
     #[test]
     fn figures_do_not_depend_on_the_division_into_tiles() {

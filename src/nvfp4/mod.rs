@@ -8,11 +8,14 @@
 pub mod e2m1;
 pub mod e4m3;
 mod error;
+mod error_rows;
+mod lanes;
 pub mod reference;
 mod scale;
+mod simd;
 mod weight;
 
-pub use error::{ErrorStats, error_stats};
+pub use error::{ErrorStats, RowError, error_stats};
 pub use scale::{QuantizeConfig, ScaleRule, global_scale};
 pub use weight::{Weight, amax, find_non_finite};
 
@@ -58,7 +61,7 @@ pub fn quantize_rows<W: Weight>(
         .zip(codes.par_chunks_mut(rows * k / 2))
         .zip(block_scales.par_chunks_mut(rows * k / BLOCK))
         .for_each(|((weights, codes), scales)| {
-            reference::quantize_rows(weights, k, global_scale, config, codes, scales);
+            lanes::quantize_rows(weights, k, global_scale, config, codes, scales);
         });
 }
 

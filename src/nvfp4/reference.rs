@@ -20,7 +20,7 @@ pub fn quantize_rows<W: Weight>(
     for (block, ((weights, codes), block_scale)) in blocks.enumerate() {
         let weights = std::array::from_fn(|i| weights[i].widen());
         let column = block * BLOCK % k;
-        let importance = config.importance.map_or([1.0; BLOCK], |w| std::array::from_fn(|i| w[column + i]));
+        let importance = config.importance.map_or([1.0; BLOCK], |w| block_importance(&w[column..column + BLOCK]));
         *block_scale = quantize_block(&weights, &importance, global_scale, config, codes);
     }
 }
@@ -69,7 +69,8 @@ fn least_error(weights: &[f32; BLOCK], importance: &[f32; BLOCK], gs: f32, max_r
         if error <= best_error {
             (best, best_error) = (code, error);
         }
-        if clipping > best_error {
+        // Not above the max rule's code: rounding may make even that one clip a little.
+        if code < max_rule && clipping > best_error {
             break;
         }
     }
@@ -130,6 +131,11 @@ fn fouroversix_block(
 /// fouroversix rounds without a ceiling: from 7 up to 8, as if E2M1 went on.
 fn unsaturated(y: f32) -> f32 {
     if y.abs() >= 7.0 { 8f32.copysign(y) } else { e2m1::decode(e2m1::encode(y)) }
+}
+
+/// The importance of a block's columns. Where none matters all do: any scale would have error 0, and the weights be lost.
+pub(super) fn block_importance(columns: &[f32]) -> [f32; BLOCK] {
+    if columns.iter().all(|&w| w == 0.0) { [1.0; BLOCK] } else { std::array::from_fn(|i| columns[i]) }
 }
 
 fn block_amax(weights: &[f32; BLOCK]) -> f32 {
