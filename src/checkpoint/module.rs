@@ -157,11 +157,3 @@ fn no_mtp(holder: &Checkpoint, family: &Family, is_other: bool) -> anyhow::Error
     };
     advise(anyhow!(sentence), hint)
 }
-
-/// Expands a row's name over MTP layers and experts: for `synth`.
-pub(super) fn expand(row: &Row, n_layers: usize, n_mtp_layers: usize, n_experts: usize) -> Vec<String> {
-    let layers = if row.name.contains("{i}") || row.name.contains("{L}") { n_mtp_layers } else { 1 };
-    let experts = if row.name.contains("{e}") { n_experts } else { 1 };
-    let fill_one = |layer| (0..experts).map(move |expert| fill(row.name, layer, n_layers, expert));
-    (0..layers).flat_map(fill_one).collect()
-}

@@ -140,7 +140,7 @@ pub fn recipe(target: &Checkpoint, mtp_from: Option<&Checkpoint>, overrides: &Ov
         check_same_model(target, holder, hidden_size)?;
     }
     let module = find_module(holder, detect(target.config()), mtp_from.is_some())?;
-    let mut rules = Rules::new(overrides, module.tensors.keys().map(String::as_str))?;
+    let rules = Rules::new(overrides, module.tensors.keys().map(String::as_str))?;
     let mut recipe = Recipe {
         family: module.family,
         hidden_size,
@@ -181,7 +181,7 @@ impl Recipe {
             // The scales of a quantized linear go into it; the file that we write has new ones.
             Decision::Dissolve => {}
             Decision::Keep(reason) => {
-                let is_read = found.role != Role::SharedCopy && found.role != Role::Absorbed;
+                let is_read = found.role != Role::SharedCopy;
                 let read_bytes = found.read_bytes.unwrap_or(entry.n_bytes());
                 let kept = Kept {
                     name: name.to_owned(),

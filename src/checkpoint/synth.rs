@@ -1,0 +1,309 @@
+//! Writes a checkpoint of a family's exact structure with random weights: for demos, tests and benchmarks without a
+//! download.
+//!
+//! `tiny` is a whole small model. `full` has the real sizes and writes only what a drafter needs: the head and the MTP
+//! module. Left out: vision towers and n-gram tables, which no draft step reads.
+
+use std::{collections::BTreeMap, io::Write, ops::Range};
+
+use anyhow::{Context, Result, anyhow};
+use rayon::prelude::*;
+use safetensors::Dtype;
+use serde_json::{Map, Value, json};
+
+use super::{
+    families::FAMILIES,
+    family::{Family, Role, Row, by_name},
+    names::fill,
+    random::{Normal, Stream},
+    sizes::{Sizes, config_value},
+    synth_config::{ExpertLayout, Model, model},
+    synth_tokenizer,
+};
+use crate::{error::advise, interrupt, output::StagedDir, report::Progress};
+
+/// Standard deviation of the weights.
+const WEIGHT_DEVIATION: f64 = 0.02;
+/// Bytes that are made, hashed and written at a time.
+const TILE_BYTES: usize = 8 << 20;
+/// Bytes that one thread makes at a time.
+const CHUNK_BYTES: usize = 64 << 10;
+/// A shard of a full-scale checkpoint is closed when it would grow past this.
+const SHARD_BYTES: u64 = 3_000_000_000;
+
+/// How large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// A whole model of a few megabytes.
+    Tiny,
+    /// The head and the MTP module at their real size.
+    Full,
+}
+
+/// A tensor to be made.
+struct Plan {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    fill: Fill,
+}
+
+/// How a tensor's bytes are made.
+#[derive(Clone, Copy)]
+enum Fill {
+    /// Normal around 0.
+    Weight,
+    /// Normal around 1.
+    Norm,
+    /// Random NVFP4 codes.
+    Codes,
+    /// E4M3 block scales between 16 and 416.
+    BlockScales,
+    /// The F32 global scale of [`WEIGHT_DEVIATION`].
+    GlobalScale,
+}
+
+/// Names of the families that can be synthesized.
+pub fn families() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().map(|family| family.name)
+}
+
+/// Bytes of weights that [`write`] will make: for a progress bar.
+///
+/// # Errors
+/// As [`write`].
+pub fn n_bytes(family: &str, scale: Scale) -> Result<u64> {
+    Ok(plan(family, scale)?.1.values().map(Plan::n_bytes).sum())
+}
+
+/// Writes the checkpoint into `out`.
+///
+/// # Errors
+/// No such family, or the disk is full.
+pub fn write(family: &str, scale: Scale, seed: u64, out: &StagedDir, progress: &Progress) -> Result<()> {
+    let (mut model, tensors) = plan(family, scale)?;
+    let limit = match scale {
+        Scale::Full => SHARD_BYTES,
+        // Two shards, so that an index is needed.
+        Scale::Tiny => tensors.values().map(Plan::n_bytes).sum::<u64>() / 2 + 1,
+    };
+    let shards = split(&tensors, limit);
+    let mut weight_map = Map::new();
+    for (i, names) in shards.iter().enumerate() {
+        let file = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
+        write_shard(out, &file, names, &tensors, seed, progress)?;
+        weight_map.extend(names.iter().map(|name| ((*name).to_owned(), json!(file))));
+    }
+    let total_size: u64 = tensors.values().map(Plan::n_bytes).sum();
+    let index = json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
+    write_json(out, "model.safetensors.index.json", &index)?;
+    let tokenizer = synth_tokenizer::make(model.n_token_ids);
+    let text = match model.config.get_mut("text_config") {
+        Some(text) => text,
+        None => &mut model.config,
+    };
+    text["eos_token_id"] = json!(tokenizer.end_of_text);
+    write_json(out, "config.json", &model.config)?;
+    write_json(out, "tokenizer.json", &tokenizer.tokenizer)?;
+    write_json(out, "tokenizer_config.json", &tokenizer.tokenizer_config)?;
+    write_json(out, "generation_config.json", &tokenizer.generation_config)
+}
+
+fn write_json(out: &StagedDir, name: &str, value: &Value) -> Result<()> {
+    let mut text = serde_json::to_vec_pretty(value).context("cannot encode JSON")?;
+    text.push(b'\n');
+    out.write(name, &text).map(drop)
+}
+
+impl Plan {
+    fn n_bytes(&self) -> u64 {
+        self.shape.iter().product::<usize>() as u64 * self.dtype.bitsize() as u64 / 8
+    }
+}
+
+/// Every tensor of the checkpoint.
+fn plan(family: &str, scale: Scale) -> Result<(Model, BTreeMap<String, Plan>)> {
+    let known = || families().collect::<Vec<_>>().join("`, `");
+    let found = by_name(family).zip(model(family, scale));
+    let (family, model) =
+        found.ok_or_else(|| advise(anyhow!("there is no family `{family}`"), format!("families are `{}`", known())))?;
+    let sizes = Sizes::read(&model.config, family.sizes)?;
+    let mut tensors = BTreeMap::new();
+    for row in family.rows {
+        add(&mut tensors, row, &sizes, &model)?;
+    }
+    match scale {
+        Scale::Tiny => {
+            for row in family.target {
+                add(&mut tensors, row, &sizes, &model)?;
+            }
+        }
+        Scale::Full => {
+            let head = Row { name: "lm_head.weight", shape: "V, H", ..family.rows[0] };
+            add(&mut tensors, &head, &sizes, &model)?;
+        }
+    }
+    Ok((model, tensors))
+}
+
+/// The tensors of one row: one a layer or expert, three if they are NVFP4.
+fn add(tensors: &mut BTreeMap<String, Plan>, row: &Row, sizes: &Sizes, model: &Model) -> Result<()> {
+    let is_nvfp4 = row.role == Role::RoutedExpert && model.experts == Some(ExpertLayout::Nvfp4);
+    if is_nvfp4 && !row.name.contains("{e}") {
+        return Ok(());
+    }
+    let shape = sizes.shape(row.shape)?;
+    for name in expand(row, sizes, model)? {
+        if is_nvfp4 {
+            let (n, k) = (shape[0], shape[1]);
+            let parts = [
+                ("", Dtype::U8, vec![n, k / 2], Fill::Codes),
+                ("_scale", Dtype::F8_E4M3, vec![n, k / 16], Fill::BlockScales),
+                ("_scale_2", Dtype::F32, vec![], Fill::GlobalScale),
+            ];
+            for (suffix, dtype, shape, fill) in parts {
+                tensors.insert(format!("{name}{suffix}"), Plan { dtype, shape, fill });
+            }
+            continue;
+        }
+        let is_norm = row.role == Role::Small && shape.len() == 1 && !name.ends_with("bias");
+        let fill = if is_norm { Fill::Norm } else { Fill::Weight };
+        tensors.insert(name, Plan { dtype: Dtype::BF16, shape: shape.clone(), fill });
+    }
+    Ok(())
+}
+
+/// The names that a row stands for.
+fn expand(row: &Row, sizes: &Sizes, model: &Model) -> Result<Vec<String>> {
+    let n_layers = sizes.get("layers")?;
+    let kinds = config_value(&model.config, "layer_types").and_then(Value::as_array);
+    let of_kind = |kind: &str| -> Vec<usize> {
+        (0..n_layers).filter(|&layer| kinds.is_none_or(|kinds| kinds[layer] == kind)).collect()
+    };
+    let has = |placeholder: &str| row.name.contains(placeholder);
+    let (placeholder, layers) = if has("{all}") {
+        ("{all}", (0..n_layers).collect())
+    } else if has("{linear}") {
+        ("{linear}", of_kind("linear_attention"))
+    } else if has("{full}") {
+        ("{full}", of_kind("full_attention"))
+    } else if has("{i}") || has("{L}") {
+        ("", (0..sizes.get("mtp")?).collect())
+    } else {
+        ("", vec![0])
+    };
+    let n_experts = if has("{e}") { sizes.get("E")? } else { 1 };
+    let mut names = Vec::with_capacity(layers.len() * n_experts);
+    for layer in layers {
+        let pattern = if placeholder.is_empty() {
+            row.name.to_owned()
+        } else {
+            row.name.replace(placeholder, &layer.to_string())
+        };
+        names.extend((0..n_experts).map(|expert| fill(&pattern, layer, n_layers, expert)));
+    }
+    Ok(names)
+}
+
+/// Names by shard, in name order.
+fn split(tensors: &BTreeMap<String, Plan>, limit: u64) -> Vec<Vec<&str>> {
+    let mut shards: Vec<Vec<&str>> = vec![Vec::new()];
+    let mut n_bytes = 0;
+    for (name, plan) in tensors {
+        if n_bytes > 0 && n_bytes + plan.n_bytes() > limit {
+            shards.push(Vec::new());
+            n_bytes = 0;
+        }
+        n_bytes += plan.n_bytes();
+        if let Some(last) = shards.last_mut() {
+            last.push(name);
+        }
+    }
+    shards
+}
+
+fn write_shard(
+    out: &StagedDir,
+    file_name: &str,
+    names: &[&str],
+    tensors: &BTreeMap<String, Plan>,
+    seed: u64,
+    progress: &Progress,
+) -> Result<()> {
+    // Wide elements first, as the reference writer does, so that every tensor is aligned.
+    let mut order: Vec<&str> = names.to_vec();
+    order.sort_by_key(|name| (std::cmp::Reverse(tensors[*name].dtype.bitsize()), *name));
+    let mut header = Map::new();
+    header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
+    let mut begin = 0;
+    for name in &order {
+        let plan = &tensors[*name];
+        let end = begin + plan.n_bytes();
+        let entry = json!({"dtype": plan.dtype, "shape": plan.shape, "data_offsets": [begin, end]});
+        header.insert((*name).to_owned(), entry);
+        begin = end;
+    }
+    let mut json = serde_json::to_vec(&header).context("cannot encode the header")?;
+    json.resize(json.len().next_multiple_of(8), b' ');
+    let say = || format!("`{file_name}`: cannot write");
+    let mut file = out.file(file_name)?;
+    file.write_all(&(json.len() as u64).to_le_bytes()).with_context(say)?;
+    file.write_all(&json).with_context(say)?;
+    let generator = Generator::new(seed);
+    let mut tile = vec![0; TILE_BYTES];
+    for name in order {
+        let plan = &tensors[name];
+        for range in tiles(plan.n_bytes()) {
+            interrupt::check()?;
+            let tile = &mut tile[..(range.end - range.start) as usize];
+            generator.fill(name, plan.fill, range.start, tile);
+            file.write_all(tile).with_context(say)?;
+            progress.advance(tile.len() as u64);
+        }
+    }
+    file.finish().map(drop)
+}
+
+fn tiles(n_bytes: u64) -> impl Iterator<Item = Range<u64>> {
+    (0..n_bytes).step_by(TILE_BYTES).map(move |begin| begin..n_bytes.min(begin + TILE_BYTES as u64))
+}
+
+/// The distributions, tabulated once a shard.
+struct Generator {
+    seed: u64,
+    weights: Normal,
+    norms: Normal,
+}
+
+impl Generator {
+    fn new(seed: u64) -> Self {
+        Self { seed, weights: Normal::new(0.0, WEIGHT_DEVIATION), norms: Normal::new(1.0, WEIGHT_DEVIATION) }
+    }
+
+    /// Makes the bytes of tensor `name` from byte `begin`, a multiple of 8.
+    fn fill(&self, name: &str, fill: Fill, begin: u64, tile: &mut [u8]) {
+        let stream = Stream::new(self.seed, name);
+        tile.par_chunks_mut(CHUNK_BYTES).enumerate().for_each(|(i, chunk)| {
+            let begin = begin + (i * CHUNK_BYTES) as u64;
+            let words = begin / 8..;
+            match fill {
+                Fill::Weight => self.weights.fill(stream, begin / 2, chunk),
+                Fill::Norm => self.norms.fill(stream, begin / 2, chunk),
+                Fill::Codes => {
+                    for (position, word) in words.zip(chunk.chunks_mut(8)) {
+                        word.copy_from_slice(&stream.at(position).to_le_bytes()[..word.len()]);
+                    }
+                }
+                Fill::BlockScales => {
+                    for (position, word) in words.zip(chunk.chunks_mut(8)) {
+                        for (byte, random) in word.iter_mut().zip(stream.at(position).to_le_bytes()) {
+                            // 0x58 is 16, 0x7d is 416: far from the codes that kernels flush.
+                            *byte = 0x58 + random % 0x26;
+                        }
+                    }
+                }
+                // The largest weight of `Weight` over 6 * 448.
+                Fill::GlobalScale => chunk.copy_from_slice(&(WEIGHT_DEVIATION as f32 * 4.0 / 2688.0).to_le_bytes()),
+            }
+        });
+    }
+}
