@@ -4,7 +4,14 @@
 //! `tiny` is a whole small model. `full` has the real sizes and writes only what a drafter needs: the head and the MTP
 //! module. Left out: vision towers and n-gram tables, which no draft step reads.
 
-use std::{collections::BTreeMap, io::Write, ops::Range};
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    fs::{self, File},
+    io::Write,
+    ops::Range,
+    path::Path,
+};
 
 use anyhow::{Context, Result, anyhow};
 use rayon::prelude::*;
@@ -13,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     families::FAMILIES,
-    family::{Family, Role, Row, by_name},
+    family::{Role, Row, by_name},
     names::fill,
     random::{Normal, Stream},
     sizes::{Sizes, config_value},
@@ -81,17 +88,11 @@ pub fn n_bytes(family: &str, scale: Scale) -> Result<u64> {
 /// No such family, or the disk is full.
 pub fn write(family: &str, scale: Scale, seed: u64, out: &StagedDir, progress: &Progress) -> Result<()> {
     let (mut model, tensors) = plan(family, scale)?;
-    let limit = match scale {
-        Scale::Full => SHARD_BYTES,
-        // Two shards, so that an index is needed.
-        Scale::Tiny => tensors.values().map(Plan::n_bytes).sum::<u64>() / 2 + 1,
-    };
-    let shards = split(&tensors, limit);
+    let shards = split(&tensors, shard_limit(scale, &tensors));
     let mut weight_map = Map::new();
-    for (i, names) in shards.iter().enumerate() {
-        let file = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
-        write_shard(out, &file, names, &tensors, seed, progress)?;
-        weight_map.extend(names.iter().map(|name| ((*name).to_owned(), json!(file))));
+    for (file, shard) in &shards {
+        write_shard(out, file, shard, seed, progress)?;
+        weight_map.extend(shard.iter().map(|(name, _)| ((*name).to_owned(), json!(file))));
     }
     let total_size: u64 = tensors.values().map(Plan::n_bytes).sum();
     let index = json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
@@ -106,6 +107,33 @@ pub fn write(family: &str, scale: Scale, seed: u64, out: &StagedDir, progress: &
     write_json(out, "tokenizer.json", &tokenizer.tokenizer)?;
     write_json(out, "tokenizer_config.json", &tokenizer.tokenizer_config)?;
     write_json(out, "generation_config.json", &tokenizer.generation_config)
+}
+
+/// Writes the config and the shards' headers into `dir`; the weights are holes of the file system and read as zeros.
+/// Enough to inspect a full-scale model without its gigabytes.
+///
+/// # Errors
+/// No such family, or `dir` is not writable.
+pub fn write_headers(family: &str, scale: Scale, dir: &Path) -> Result<()> {
+    let (model, tensors) = plan(family, scale)?;
+    for (file_name, shard) in split(&tensors, shard_limit(scale, &tensors)) {
+        let say = || format!("`{file_name}`: cannot write");
+        let header = header(&shard)?;
+        let n_bytes: u64 = shard.iter().map(|(_, plan)| plan.n_bytes()).sum();
+        let mut file = File::create(dir.join(&file_name)).with_context(say)?;
+        file.write_all(&header).with_context(say)?;
+        file.set_len(header.len() as u64 + n_bytes).with_context(say)?;
+    }
+    let config = serde_json::to_vec_pretty(&model.config).context("cannot encode JSON")?;
+    fs::write(dir.join("config.json"), config).context("`config.json`: cannot write")
+}
+
+fn shard_limit(scale: Scale, tensors: &BTreeMap<String, Plan>) -> u64 {
+    match scale {
+        Scale::Full => SHARD_BYTES,
+        // Several shards, so that an index is needed.
+        Scale::Tiny => tensors.values().map(Plan::n_bytes).sum::<u64>() / 2 + 1,
+    }
 }
 
 fn write_json(out: &StagedDir, name: &str, value: &Value) -> Result<()> {
@@ -204,54 +232,57 @@ fn expand(row: &Row, sizes: &Sizes, model: &Model) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Names by shard, in name order.
-fn split(tensors: &BTreeMap<String, Plan>, limit: u64) -> Vec<Vec<&str>> {
-    let mut shards: Vec<Vec<&str>> = vec![Vec::new()];
-    let mut n_bytes = 0;
+/// The tensors of one file, in the order of their data.
+type Shard<'t> = Vec<(&'t str, &'t Plan)>;
+
+/// File names and their tensors; a shard is filled in name order.
+fn split(tensors: &BTreeMap<String, Plan>, limit: u64) -> Vec<(String, Shard<'_>)> {
+    let mut shards: Vec<Shard<'_>> = Vec::new();
+    let mut n_bytes = u64::MAX;
     for (name, plan) in tensors {
-        if n_bytes > 0 && n_bytes + plan.n_bytes() > limit {
+        n_bytes = n_bytes.saturating_add(plan.n_bytes());
+        if n_bytes > limit {
             shards.push(Vec::new());
-            n_bytes = 0;
+            n_bytes = plan.n_bytes();
         }
-        n_bytes += plan.n_bytes();
         if let Some(last) = shards.last_mut() {
-            last.push(name);
+            last.push((name, plan));
         }
     }
-    shards
+    let n_shards = shards.len();
+    let named = shards.into_iter().enumerate().map(|(i, mut shard)| {
+        // Wide elements first, as the reference writer does, so that every tensor is aligned.
+        shard.sort_by_key(|(name, plan)| (Reverse(plan.dtype.bitsize()), *name));
+        (format!("model-{:05}-of-{n_shards:05}.safetensors", i + 1), shard)
+    });
+    named.collect()
 }
 
-fn write_shard(
-    out: &StagedDir,
-    file_name: &str,
-    names: &[&str],
-    tensors: &BTreeMap<String, Plan>,
-    seed: u64,
-    progress: &Progress,
-) -> Result<()> {
-    // Wide elements first, as the reference writer does, so that every tensor is aligned.
-    let mut order: Vec<&str> = names.to_vec();
-    order.sort_by_key(|name| (std::cmp::Reverse(tensors[*name].dtype.bitsize()), *name));
-    let mut header = Map::new();
-    header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
+/// Length and JSON of a shard's header, padded so that the data is aligned.
+fn header(shard: &Shard<'_>) -> Result<Vec<u8>> {
+    let mut entries = Map::new();
+    entries.insert("__metadata__".to_owned(), json!({"format": "pt"}));
     let mut begin = 0;
-    for name in &order {
-        let plan = &tensors[*name];
+    for (name, plan) in shard {
         let end = begin + plan.n_bytes();
         let entry = json!({"dtype": plan.dtype, "shape": plan.shape, "data_offsets": [begin, end]});
-        header.insert((*name).to_owned(), entry);
+        entries.insert((*name).to_owned(), entry);
         begin = end;
     }
-    let mut json = serde_json::to_vec(&header).context("cannot encode the header")?;
+    let mut json = serde_json::to_vec(&entries).context("cannot encode the header")?;
     json.resize(json.len().next_multiple_of(8), b' ');
+    let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(json);
+    Ok(bytes)
+}
+
+fn write_shard(out: &StagedDir, file_name: &str, shard: &Shard<'_>, seed: u64, progress: &Progress) -> Result<()> {
     let say = || format!("`{file_name}`: cannot write");
     let mut file = out.file(file_name)?;
-    file.write_all(&(json.len() as u64).to_le_bytes()).with_context(say)?;
-    file.write_all(&json).with_context(say)?;
+    file.write_all(&header(shard)?).with_context(say)?;
     let generator = Generator::new(seed);
     let mut tile = vec![0; TILE_BYTES];
-    for name in order {
-        let plan = &tensors[name];
+    for (name, plan) in shard {
         for range in tiles(plan.n_bytes()) {
             interrupt::check()?;
             let tile = &mut tile[..(range.end - range.start) as usize];

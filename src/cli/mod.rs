@@ -1,5 +1,6 @@
 //! The command line: clap structs only, one file a verb. Nothing else knows clap.
 
+pub mod synth;
 pub mod verify_sha;
 
 use clap::{Args, Parser, Subcommand};
@@ -39,6 +40,8 @@ pub struct Global {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Write a checkpoint of a family's exact structure with random weights
+    Synth(synth::Synth),
     /// Check a directory against its sha256sums.txt, or git-lfs pointers against the real files
     VerifySha(verify_sha::VerifySha),
     /// Print the completions of a shell

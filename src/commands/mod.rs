@@ -1,6 +1,7 @@
 //! One file a verb: a command joins stages and owns no logic.
 
 mod shell;
+mod synth;
 mod verify_sha;
 
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ pub fn run(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
 fn dispatch(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
     match &cli.command {
         Command::VerifySha(args) => return verify_sha::run(args, cli.global.quiet, terminal),
+        Command::Synth(args) => synth::run(args, terminal),
         Command::Completions { shell } => shell::completions(*shell, terminal),
         Command::Man => shell::man(terminal),
     }?;
