@@ -23,6 +23,7 @@ pub mod sidecar;
 
 pub mod checksum;
 pub mod gpu;
+pub mod plan;
 
 pub mod error;
 pub mod interrupt;

@@ -10,6 +10,7 @@ mod corpus;
 mod counts;
 mod forms;
 mod nvfp4;
+mod plan;
 
 use std::process::{Command, Output};
 

@@ -1,0 +1,22 @@
+//! Before anyone serves it: how many rows, how many draft tokens, and what it will earn.
+//!
+//! ```text
+//! acceptance (logs)   rates by draft position, from vLLM's or SGLang's own records
+//! coverage            c(N) from counts
+//! hardware            bandwidths and the shares of them that kernels reach
+//! cost                bytes -> microseconds -> tokens a second
+//! choose              the best (N, k), what each piece earns, what it hangs on
+//! ```
+//! The model stands alone: numbers in, numbers out.
+
+mod acceptance;
+mod choose;
+mod cost;
+mod coverage;
+mod hardware;
+
+pub use acceptance::Acceptance;
+pub use choose::{Line, Margin, Plan, Point, Question, Sensitivity, row_choices};
+pub use cost::{Costs, Design, Drafter, Format, Load, RoutedExperts, Target};
+pub use coverage::CoverageCurve;
+pub use hardware::{Hardware, NAMES};
