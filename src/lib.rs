@@ -25,6 +25,8 @@ pub mod checksum;
 pub mod gpu;
 pub mod plan;
 
+pub mod inspect;
+
 pub mod error;
 pub mod interrupt;
 pub mod output;

@@ -111,12 +111,12 @@ impl Role {
     pub fn keep_reason(self) -> &'static str {
         match self {
             Self::Combiner | Self::Attention | Self::DenseMlp | Self::SharedExpert => "not a linear",
-            Self::RoutedExpert => "routed expert: read by a fused MoE kernel with its own layout",
-            Self::Router => "router: small, and a wrong expert costs more than a rounding error",
+            Self::RoutedExpert => "routed expert: a fused MoE kernel reads it in its own layout",
+            Self::Router => "router: small, and it decides which experts run",
             Self::Indexer => "indexer: small, and it decides which keys attention sees",
-            Self::HyperConnection => "hyper-connection mixer: every residual stream passes through it",
+            Self::HyperConnection => "hyper-connection mixer: all residual streams pass through it",
             Self::Absorbed => "absorbed into other projections when the runtime loads it",
-            Self::Small => "norm, bias or gate: a vector",
+            Self::Small => "norm, bias or one-row gate: too small to matter",
             Self::SharedCopy => "copy of the target's head or embedding, replaced by the draft head",
             Self::Other => "not in the table of this family",
         }

@@ -67,7 +67,7 @@ pub fn ledger(recipe: &Recipe, n_rows: usize) -> Ledger {
         name: "head".to_owned(),
         before_bytes: head_before_bytes,
         after_bytes: head_after_bytes,
-        note: format!("{} of {} rows", grouped(n_rows as u64), grouped(recipe.target_rows as u64)),
+        note: format!("{n_rows} of {} rows", recipe.target_rows),
     }];
     let linears = quantized_lines(recipe);
     let linears_before_bytes = linears.iter().map(|item| item.before_bytes).sum();
@@ -114,14 +114,14 @@ fn kept_lines(recipe: &Recipe) -> (Vec<LedgerItem>, Vec<String>) {
     }
     let mut not_counted = Vec::new();
     if let Some((small, _)) = by_role.remove(&Role::Small) {
-        not_counted.push(format!("norms, biases and one-row gates: {} bytes", grouped(small)));
+        not_counted.push(format!("norms, biases and one-row gates: {small} bytes"));
     }
     not_counted.push("caches of keys, values and indexer, and one row of the embedding".to_owned());
     let line = |(role, (read, stored)): (Role, (u64, u64))| {
         let bytes = share(role, read, recipe.experts);
         let note = match (role, recipe.experts) {
             (Role::RoutedExpert, Some(Experts { active, total })) => format!("kept; {active} of {total} a token"),
-            _ if read > stored => format!("kept; {} bytes of runtime padding", grouped(read - stored)),
+            _ if read > stored => format!("kept; {} bytes of it are runtime padding", read - stored),
             _ => "kept".to_owned(),
         };
         LedgerItem { name: role.ledger_line().to_owned(), before_bytes: bytes, after_bytes: bytes, note }
@@ -139,27 +139,9 @@ fn share(role: Role, bytes: u64, experts: Option<Experts>) -> u64 {
     }
 }
 
-/// `1234567` as `1,234,567`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_grouped_by_three() {
-        assert_eq!([0, 999, 1000, 3_392_143_360].map(grouped), ["0", "999", "1,000", "3,392,143,360"]);
-    }
 
     #[test]
     fn nine_bytes_hold_sixteen_weights() {

@@ -1,5 +1,6 @@
 //! The command line: clap structs only, one file a verb. Nothing else knows clap.
 
+pub mod inspect;
 pub mod synth;
 pub mod verify_sha;
 
@@ -40,6 +41,8 @@ pub struct Global {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Say what a model, sidecar or vocabulary is, and what draftfast would do with it
+    Inspect(inspect::Inspect),
     /// Write a checkpoint of a family's exact structure with random weights
     Synth(synth::Synth),
     /// Check a directory against its sha256sums.txt, or git-lfs pointers against the real files

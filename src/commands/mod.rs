@@ -1,5 +1,6 @@
 //! One file a verb: a command joins stages and owns no logic.
 
+pub mod inspect;
 mod shell;
 mod synth;
 mod verify_sha;
@@ -26,6 +27,7 @@ pub fn run(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
 fn dispatch(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
     match &cli.command {
         Command::VerifySha(args) => return verify_sha::run(args, cli.global.quiet, terminal),
+        Command::Inspect(args) => inspect::run(args, terminal),
         Command::Synth(args) => synth::run(args, terminal),
         Command::Completions { shell } => shell::completions(*shell, terminal),
         Command::Man => shell::man(terminal),

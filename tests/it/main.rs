@@ -9,6 +9,7 @@ mod consumers;
 mod corpus;
 mod counts;
 mod forms;
+mod inspect;
 mod nvfp4;
 mod plan;
 
