@@ -2,7 +2,10 @@
 
 pub mod inspect;
 pub mod synth;
+pub mod build_vocab;
+pub mod convert;
 pub mod verify_sha;
+pub mod vocab;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -45,6 +48,13 @@ pub enum Command {
     Inspect(inspect::Inspect),
     /// Write a checkpoint of a family's exact structure with random weights
     Synth(synth::Synth),
+    /// Choose the token ids that a draft head keeps, from text or from counts
+    BuildVocab(build_vocab::BuildVocab),
+    /// Rewrite a draft vocabulary in the form that another runtime reads
+    Convert(convert::Convert),
+    /// Look at draft vocabularies: what they keep, what they miss, how they differ
+    #[command(subcommand)]
+    Vocab(vocab::Vocab),
     /// Check a directory against its sha256sums.txt, or git-lfs pointers against the real files
     VerifySha(verify_sha::VerifySha),
     /// Print the completions of a shell

@@ -1,9 +1,12 @@
 //! One file a verb: a command joins stages and owns no logic.
 
 pub mod inspect;
+mod build_vocab;
+mod convert;
 mod shell;
 mod synth;
 mod verify_sha;
+mod vocab;
 
 use std::process::ExitCode;
 
@@ -26,6 +29,9 @@ pub fn run(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
 
 fn dispatch(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
     match &cli.command {
+        Command::BuildVocab(args) => build_vocab::run(args, cli.global.threads, terminal),
+        Command::Convert(args) => convert::run(args, terminal),
+        Command::Vocab(args) => return vocab::run(args, terminal),
         Command::VerifySha(args) => return verify_sha::run(args, cli.global.quiet, terminal),
         Command::Inspect(args) => inspect::run(args, terminal),
         Command::Synth(args) => synth::run(args, terminal),

@@ -59,10 +59,14 @@ type Visit<'v> = &'v mut dyn FnMut(&str) -> Result<()>;
 type Walked = Result<Result<()>, String>;
 
 impl Extract {
+    /// Whether the share is everything.
+    pub fn takes_all(&self) -> bool {
+        self.share == (0, 1 << 32)
+    }
+
     /// Whether the document belongs to the share; the same bytes give the same answer everywhere.
     pub fn takes(&self, document: &[u8]) -> bool {
-        let (from, to) = self.share;
-        (from == 0 && to == 1 << 32) || (from..to).contains(&(hash(document) >> 32))
+        self.takes_all() || (self.share.0..self.share.1).contains(&(hash(document) >> 32))
     }
 
     /// Visits the texts of one JSON line. The outer error says why the record cannot be read; the inner one is the

@@ -113,6 +113,14 @@ impl Tokenizer {
         Some(self.spelling.bytes(self.tokens.get(id)?))
     }
 
+    /// The ids of a text, added tokens found in it, nothing put around it.
+    ///
+    /// # Errors
+    /// The `tokenizers` crate refuses the file or the text.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.reference()?.encode(text)
+    }
+
     /// The `tokenizers` crate's own view of the file, loaded on first use.
     ///
     /// # Errors

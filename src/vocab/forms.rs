@@ -47,7 +47,7 @@ impl Form {
         Self::IdsJson,
     ];
     /// What is written when nothing is asked for.
-    pub const DEFAULT: [Self; 1] = [Self::Safetensors];
+    pub const DEFAULT: [Self; 2] = [Self::Safetensors, Self::MaskPt];
 
     /// The name of its file (of `npy`, the first of two), which is also its name on the command line.
     pub fn file_name(self) -> &'static str {

@@ -4,12 +4,23 @@
 //! smaller); masks, offsets and files are derived from it. Ascending, because then mask order, id order and offset order
 //! agree, and a consumer that gathers rows by mask cannot misalign them.
 
+pub mod build;
 mod containers;
+pub mod coverage;
+pub mod diff;
+pub mod evidence;
 pub mod forms;
+pub mod named;
 mod npy;
 mod pickle;
+pub mod rank;
 mod recognise;
+pub mod retain;
+pub mod select;
 mod stored_zip;
+pub mod summary;
+pub mod target;
+mod template;
 mod torch_pt;
 
 use anyhow::{Result, bail, ensure};

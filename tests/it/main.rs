@@ -12,6 +12,7 @@ mod forms;
 mod inspect;
 mod nvfp4;
 mod plan;
+mod vocab;
 
 use std::process::{Command, Output};
 

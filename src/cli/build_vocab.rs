@@ -1,0 +1,71 @@
+//! `draftfast build-vocab`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::{
+    corpus::Source,
+    vocab::{forms::Form, named::DomainValue, select::PadMode},
+};
+
+/// Choose the token ids that a draft head keeps, from text or from counts.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  draftfast build-vocab model/ --corpus zh=chats.jsonl --corpus code:2=src/ --size 64000 -o vocab/")]
+pub struct BuildVocab {
+    /// A model folder, or a tokenizer.json (then V comes from `--target-rows`)
+    #[arg(value_name = "TOKENIZER_OR_MODEL")]
+    pub tokenizer: PathBuf,
+    /// Text to count: a file, a folder, a glob; repeatable
+    #[arg(long, value_name = "[DOMAIN[:WEIGHT]=]PATH")]
+    pub corpus: Vec<Source>,
+    /// Counts made by `draftfast count`; repeatable, they add up
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub counts: Vec<PathBuf>,
+    /// How many of the most useful ids to keep; always-kept ids come on top
+    #[arg(long, value_name = "N", default_value_t = 64_000)]
+    pub size: usize,
+    /// The directory to write
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Replace an existing output
+    #[arg(short, long)]
+    pub force: bool,
+    /// V, the rows of lm_head (default: vocab_size of the config.json beside the tokenizer)
+    #[arg(long, value_name = "V")]
+    pub target_rows: Option<usize>,
+    /// The forms to write, by file name
+    #[arg(long, value_name = "FORM", value_delimiter = ',', default_values_t = Form::DEFAULT)]
+    pub forms: Vec<Form>,
+    /// Make the number of rows a multiple of this
+    #[arg(long, value_name = "ROWS", default_value_t = 128)]
+    pub pad_to: usize,
+    /// Fill up with the next-ranked ids, or with copies of the first kept row
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = Padding::Next)]
+    pub pad_mode: Padding,
+    /// The weight of a domain (default 1); repeatable
+    #[arg(long, value_name = "DOMAIN=WEIGHT")]
+    pub weight: Vec<DomainValue>,
+    /// Text to measure coverage on (default: a tenth of the corpus is held out); repeatable
+    #[arg(long, value_name = "DOMAIN=PATH")]
+    pub heldout: Vec<Source>,
+}
+
+/// How the last tile is filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Padding {
+    /// With the next-ranked ids
+    Next,
+    /// With copies of the first kept row
+    Repeat,
+}
+
+impl From<Padding> for PadMode {
+    fn from(padding: Padding) -> Self {
+        match padding {
+            Padding::Next => Self::Next,
+            Padding::Repeat => Self::Repeat,
+        }
+    }
+}
