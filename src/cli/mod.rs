@@ -1,9 +1,9 @@
 //! The command line: clap structs only, one file a verb. Nothing else knows clap.
 
-pub mod inspect;
-pub mod synth;
 pub mod build_vocab;
 pub mod convert;
+pub mod inspect;
+pub mod synth;
 pub mod verify_sha;
 pub mod vocab;
 

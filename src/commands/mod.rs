@@ -1,8 +1,8 @@
 //! One file a verb: a command joins stages and owns no logic.
 
-pub mod inspect;
 mod build_vocab;
 mod convert;
+pub mod inspect;
 mod shell;
 mod synth;
 mod verify_sha;
