@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from torch.nn import Module
 
 from draftfast_vllm import checks, linears
+from draftfast_vllm.backend import head_kernel
 from draftfast_vllm.config import Settings
 from draftfast_vllm.errors import DraftfastError
 from draftfast_vllm.head import DraftHead, DraftLogits, rank_major, rank_rows, replace_head
@@ -26,46 +29,75 @@ MIB = 1024 * 1024
 
 
 def attach(drafter: Module, target: Module, vllm_config: Any, settings: Settings) -> None:
-    """Replaces the drafter's head and linears by the sidecar's."""
+    """Replaces the drafter's head and linears: by a sidecar's, or by what a mask of kept ids makes of the target's own."""
     from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 
     started = time.perf_counter()
-    rank, tp_size = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
-    sidecar = Sidecar.open(settings.sidecar)
+    ranks = Ranks(get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size())
+    head = checks.target_head(target)
+    _check_head_dtype(vllm_config.model_config)
+    before = n_parameter_bytes(drafter)
+    if settings.sidecar is not None:
+        summary = attach_sidecar(drafter, head, vllm_config, settings, ranks)
+    else:
+        from draftfast_vllm.seed import attach_mask
+
+        summary = attach_mask(drafter, head, vllm_config, settings, ranks)
+    if ranks.rank == 0:
+        after, seconds = n_parameter_bytes(drafter), time.perf_counter() - started
+        size = f"drafter parameters on this rank {before / MIB:.1f} -> {after / MIB:.1f} MiB"
+        logger.info("draftfast: %s; %s; ready in %.2f s", summary, size, seconds)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that share the model's tensors."""
+
+    rank: int
+    size: int
+
+
+def attach_sidecar(drafter: Module, head: Module, vllm_config: Any, settings: Settings, ranks: Ranks) -> str:
+    """All checks first, then the replacement; returns what the log says."""
+    sidecar = Sidecar.open(settings.sidecar or "")
     _check_digest(sidecar, settings)
     sidecar.verify_drafter()
     sidecar.check_scales()
-    head = checks.target_head(target)
     model_dir = local_dir(vllm_config.model_config)
     checks.check_config(sidecar, vllm_config.model_config.hf_text_config)
     checks.check_tokenizer(sidecar, model_dir)
-    proof = checks.check_head(sidecar, head, model_dir, rank)
-    rank_rows(sidecar.head.n, rank, tp_size)
-    _check_head_dtype(vllm_config.model_config)
-
+    proof = checks.check_head(sidecar, head, model_dir, ranks.rank)
+    rows = rank_rows(sidecar.head.n, ranks.rank, ranks.size)
     groups = linears.group(drafter, linears.wanted(sidecar, settings.keep_bf16))
-    before = n_parameter_bytes(drafter)
+
     names = [linears.load(drafter, group, sidecar, head.weight.device) for group in groups]
-    kernel = attach_head(drafter, sidecar, head.weight, rank, tp_size, vllm_config, settings)
-    after = n_parameter_bytes(drafter)
-    logger.info(
-        "draftfast: %s", _summary(sidecar, len(groups), kernel, names, before, after, proof, time.perf_counter() - started)
-    )
+    codes = linears.tensor(sidecar, f"{HEAD}.weight")[rows].to(head.weight.device)
+    scales = linears.tensor(sidecar, f"{HEAD}.weight_scale")[rows].to(head.weight.device).view(torch.float8_e4m3fn)
+    packed = PackedHead(codes, scales, sidecar.head.global_scale, sidecar.token_ids, sidecar.target_rows)
+    kernel = attach_head(drafter, packed, head.weight.dtype, vllm_config, settings, ranks)
+    return _summary(sidecar, kernel, names, proof)
+
+
+@dataclass(frozen=True)
+class PackedHead:
+    """This rank's rows of a draft head, on their device, and the ids of all rows."""
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    global_scale: float
+    token_ids: Sequence[int]
+    target_rows: int
 
 
 def attach_head(
-    drafter: Module, sidecar: Sidecar, like: torch.Tensor, rank: int, tp_size: int, vllm_config: Any, settings: Settings
+    drafter: Module, packed: PackedHead, dtype: torch.dtype, vllm_config: Any, settings: Settings, ranks: Ranks
 ) -> Kernel:
-    """This rank's rows of the draft head, on the device and in the dtype of `like`."""
-    from draftfast_vllm.backend import head_kernel
-
-    rows = rank_rows(sidecar.head.n, rank, tp_size)
-    codes = linears.tensor(sidecar, f"{HEAD}.weight")[rows].to(like.device)
-    scales = linears.tensor(sidecar, f"{HEAD}.weight_scale")[rows].to(like.device).view(torch.float8_e4m3fn)
-    kernel = head_kernel(settings.backend, codes, scales, sidecar.head.global_scale, vllm_config.scheduler_config.max_num_seqs)
-    head = DraftHead(kernel, codes, scales, sidecar.head.global_scale, like.dtype)
-    ids = rank_major(sidecar.token_ids, tp_size).to(like.device)
-    logits = DraftLogits(ids, rank, tp_size, sidecar.target_rows, original_processor(drafter))
+    """Puts the head and its logits processor in the drafter; returns the kernel that it multiplies with."""
+    max_num_seqs = vllm_config.scheduler_config.max_num_seqs
+    kernel = head_kernel(settings.backend, packed.codes, packed.scales, packed.global_scale, max_num_seqs)
+    head = DraftHead(kernel, packed.codes, packed.scales, packed.global_scale, dtype)
+    ids = rank_major(packed.token_ids, ranks.size).to(packed.codes.device)
+    logits = DraftLogits(ids, ranks.rank, ranks.size, packed.target_rows, original_processor(drafter))
     replace_head(drafter, head, logits)
     return kernel
 
@@ -75,7 +107,9 @@ def original_processor(drafter: Module) -> Module:
     for module in drafter.modules():
         if isinstance(getattr(module, "logits_processor", None), Module):
             return module.logits_processor
-    raise DraftfastError(f"the drafter `{type(drafter).__name__}` has no logits processor", "serve it without the sidecar")
+    raise DraftfastError(
+        f"the drafter `{type(drafter).__name__}` has no logits processor", "serve it without the sidecar"
+    )
 
 
 def local_dir(model_config: Any) -> Path | None:
@@ -109,18 +143,21 @@ def _check_digest(sidecar: Sidecar, settings: Settings) -> None:
 def _check_head_dtype(model_config: Any) -> None:
     head_dtype = getattr(model_config, "head_dtype", None)
     if head_dtype is not None and head_dtype != model_config.dtype:
-        raise DraftfastError(f"`head_dtype` is {head_dtype}, and a packed head computes in {model_config.dtype}", "leave the `head_dtype` override out")
+        raise DraftfastError(
+            f"`head_dtype` is {head_dtype}, and a packed head computes in {model_config.dtype}",
+            "leave the `head_dtype` override out",
+        )
 
 
-def _summary(
-    sidecar: Sidecar, n_groups: int, kernel: Kernel, names: list[str], before: int, after: int, proof: str, seconds: float
-) -> str:
+def _summary(sidecar: Sidecar, kernel: Kernel, names: list[str], proof: str) -> str:
     ledger = sidecar.manifest.get("ledger", {})
-    step = f"; a draft step reads {ledger['before_bytes'] / MIB:.1f} -> {ledger['after_bytes'] / MIB:.1f} MiB" if ledger else ""
     selection = sidecar.manifest.get("vocabulary", {}).get("selection") or {}
-    coverage = f", coverage {selection['coverage']}" if isinstance(selection.get("coverage"), (int, float)) else ""
-    return (
-        f"sidecar {sidecar.sha256[:12]}: {sidecar.n_real_rows} of {sidecar.target_rows} ids in {sidecar.head.n} rows{coverage}, "
-        f"head by {kernel.name}, {n_groups} MTP linears by {', '.join(sorted(set(names))) or 'none'}{step}; "
-        f"drafter parameters on this rank {before / MIB:.1f} -> {after / MIB:.1f} MiB; {proof}; ready in {seconds:.2f} s"
-    )
+    coverage = selection.get("coverage")
+    parts = [
+        f"sidecar {sidecar.sha256[:12]}: {sidecar.n_real_rows} of {sidecar.target_rows} ids in {sidecar.head.n} rows",
+        f"coverage {coverage}" if isinstance(coverage, (int, float)) else "",
+        f"head by {kernel.name}",
+        f"{len(names)} MTP linears by {', '.join(sorted(set(names)))}" if names else "MTP linears as they were",
+        f"a draft step reads {ledger['before_bytes']} -> {ledger['after_bytes']} bytes" if ledger else "",
+    ]
+    return ", ".join(part for part in parts if part) + f"; {proof}"

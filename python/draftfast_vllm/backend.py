@@ -8,7 +8,9 @@ from draftfast_vllm.errors import DraftfastError
 from draftfast_vllm.kernels import DecodedKernel, Kernel, VllmKernel
 
 
-def head_kernel(backend: str, codes: torch.Tensor, scales: torch.Tensor, global_scale: float, max_num_seqs: int) -> Kernel:
+def head_kernel(
+    backend: str, codes: torch.Tensor, scales: torch.Tensor, global_scale: float, max_num_seqs: int
+) -> Kernel:
     """A kernel for these weights. Their device decides: a CPU has one way only."""
     if not codes.is_cuda:
         if backend == "draftfast":

@@ -53,9 +53,15 @@ def check_config(sidecar: Sidecar, hf_text_config: Any) -> None:
     found = {"hidden_size": hf_text_config.hidden_size, "target_rows": hf_text_config.vocab_size}
     for key, value in found.items():
         if value != sidecar.target[key]:
-            raise DraftfastError(f"`{sidecar.path}` serves a target with {key} {sidecar.target[key]}, and the loaded one has {value}", REBUILD)
+            raise DraftfastError(
+                f"`{sidecar.path}` serves a target with {key} {sidecar.target[key]}, and the loaded one has {value}",
+                REBUILD,
+            )
     if sidecar.head.k != hf_text_config.hidden_size:
-        raise DraftfastError(f"tensor `{HEAD}.weight` of the sidecar has {sidecar.head.k} columns, expected {hf_text_config.hidden_size}", REBUILD)
+        raise DraftfastError(
+            f"tensor `{HEAD}.weight` of the sidecar has {sidecar.head.k} columns, expected {hf_text_config.hidden_size}",
+            REBUILD,
+        )
 
 
 def check_tokenizer(sidecar: Sidecar, model_dir: Path | None) -> None:
@@ -66,7 +72,9 @@ def check_tokenizer(sidecar: Sidecar, model_dir: Path | None) -> None:
         return
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != recorded["sha256"]:
-        raise DraftfastError(f"`{path}` has sha256 {found}, and the sidecar was built for {recorded['sha256']}", REBUILD)
+        raise DraftfastError(
+            f"`{path}` has sha256 {found}, and the sidecar was built for {recorded['sha256']}", REBUILD
+        )
 
 
 def check_head(sidecar: Sidecar, head: Module, model_dir: Path | None, tp_rank: int) -> str:
@@ -99,7 +107,9 @@ def _differing_codes(sidecar: Sidecar, head: Module) -> tuple[int, int]:
     for slab in rows.split(SLAB_ROWS):
         expected = codes[slab].to(weight.device)
         block_scales = scales[slab].to(weight.device).view(torch.float8_e4m3fn)
-        found = nvfp4.nearest_codes(weight[(ids[slab] - begin).to(weight.device)], block_scales, sidecar.head.global_scale)
+        found = nvfp4.nearest_codes(
+            weight[(ids[slab] - begin).to(weight.device)], block_scales, sidecar.head.global_scale
+        )
         n_differing += _count_differing(found, expected)
     return int(n_differing), len(rows)
 
@@ -125,7 +135,10 @@ def _check_head_sha256(sidecar: Sidecar, model_dir: Path | None) -> None:
         raise DraftfastError(f"`{file.path}` has no tensor `{name}`", REBUILD)
     found = hashlib.sha256(file.bytes_of(name)).hexdigest()
     if found != sidecar.target["head_sha256"]:
-        raise DraftfastError(f"tensor `{name}` of `{file.path}` has sha256 {found}, and the sidecar was built for {sidecar.target['head_sha256']}", REBUILD)
+        raise DraftfastError(
+            f"tensor `{name}` of `{file.path}` has sha256 {found}, and the sidecar was built for {sidecar.target['head_sha256']}",
+            REBUILD,
+        )
 
 
 def _shard_of(model_dir: Path, name: str) -> Path:

@@ -37,9 +37,13 @@ N_STEPS_SMALL, N_STEPS_ALL = 256, 8192
 def check_engine(vllm_config: Any) -> None:
     """Refuses engines in which hooks would not see every input."""
     if not vllm_config.model_config.enforce_eager:
-        raise DraftfastError("`collect` needs an eager engine: hooks do not run inside compiled graphs", "add `--enforce-eager`")
+        raise DraftfastError(
+            "`collect` needs an eager engine: hooks do not run inside compiled graphs", "add `--enforce-eager`"
+        )
     if vllm_config.parallel_config.tensor_parallel_size != 1:
-        raise DraftfastError(f"`collect` needs tensor parallel size 1, found {vllm_config.parallel_config.tensor_parallel_size}")
+        raise DraftfastError(
+            f"`collect` needs tensor parallel size 1, found {vllm_config.parallel_config.tensor_parallel_size}"
+        )
 
 
 class InputRecord:
@@ -119,11 +123,15 @@ class Collector:
         """Replaces the files."""
         seen = [record for record in self.records if record.n_states]
         self._write_counts()
-        self._write_tensors("importance", {name: (r.sum_of_squares / r.n_states).float() for r in seen for name in r.names})
+        self._write_tensors(
+            "importance", {name: (r.sum_of_squares / r.n_states).float() for r in seen for name in r.names}
+        )
         if not everything:
             return
         if self.settings.collect_second_moments:
-            self._write_tensors("second_moments", {name: r.sum_of_products / r.n_states for r in seen for name in r.names})
+            self._write_tensors(
+                "second_moments", {name: r.sum_of_products / r.n_states for r in seen for name in r.names}
+            )
         if self.settings.collect_states:
             n = self.settings.collect_states
             self._write_tensors("states", {name: torch.stack(r.states[:n]) for r in seen for name in r.names})
@@ -140,7 +148,9 @@ class Collector:
         if self._n_steps % N_STEPS_SMALL == 0:
             self.write(everything=self._n_steps % N_STEPS_ALL == 0)
 
-    def _with_head_input(self, record: InputRecord, original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def _with_head_input(
+        self, record: InputRecord, original: Callable[..., torch.Tensor]
+    ) -> Callable[..., torch.Tensor]:
         def method(lm_head: Module, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
             self._head_input(record, hidden_states)
             return original(lm_head, hidden_states, *args, **kwargs)
@@ -167,11 +177,15 @@ def observe(drafter: Module, vllm_config: Any, settings: Settings) -> Collector:
     check_engine(vllm_config)
     model_dir = local_dir(vllm_config.model_config)
     if model_dir is None:
-        raise DraftfastError("`collect` names its records after the checkpoint's tensors, and the target is not a local folder")
+        raise DraftfastError(
+            "`collect` names its records after the checkpoint's tensors, and the target is not a local folder"
+        )
     collector = Collector(Path(settings.collect or ""), settings)
     names = tensor_names(model_dir)
     modules = dict(drafter.named_modules())
-    for module_name, parts in drafter_tensors(names, modules, vllm_config.model_config.hf_text_config.num_hidden_layers).items():
+    for module_name, parts in drafter_tensors(
+        names, modules, vllm_config.model_config.hf_text_config.num_hidden_layers
+    ).items():
         collector.watch_linear(modules[module_name], parts)
     collector.watch_head(drafter, [head_name(names)])
     _count_requests(collector)

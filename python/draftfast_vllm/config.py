@@ -52,7 +52,9 @@ class Settings:
     def parse(cls, given: object, source: str) -> Settings:
         """Settings from a JSON object; `source` names it in errors."""
         if not isinstance(given, Mapping):
-            raise DraftfastError(f"{source} is {type(given).__name__}, expected an object", 'for example {"sidecar": "DIR"}')
+            raise DraftfastError(
+                f"{source} is {type(given).__name__}, expected an object", 'for example {"sidecar": "DIR"}'
+            )
         known = {field.name for field in fields(cls)}
         for key in given:
             if key not in known:
@@ -109,7 +111,11 @@ def resolve(additional_config: object, environ: Mapping[str, str] | None = None)
 def from_environment(environ: Mapping[str, str]) -> Settings | None:
     """`DRAFTFAST_SIDECAR`, `DRAFTFAST_BACKEND`, `DRAFTFAST_COLLECT`, or a `.pt` mask in one of the seed's variables."""
     given: dict[str, object] = {}
-    for key, name in (("sidecar", "DRAFTFAST_SIDECAR"), ("backend", "DRAFTFAST_BACKEND"), ("collect", "DRAFTFAST_COLLECT")):
+    for key, name in (
+        ("sidecar", "DRAFTFAST_SIDECAR"),
+        ("backend", "DRAFTFAST_BACKEND"),
+        ("collect", "DRAFTFAST_COLLECT"),
+    ):
         if environ.get(name):
             given[key] = environ[name]
     if "sidecar" not in given and (mask := seed_mask(environ)) is not None:

@@ -56,7 +56,10 @@ def check_vllm() -> None:
             "install another version of either, or unset the sidecar to serve without it",
         )
     for missing in missing_hooks(Path(vllm.__file__).parent):
-        raise DraftfastError(f"vLLM {vllm.__version__} has no `{missing}`, where draftfast hooks in", "unset the sidecar to serve without it")
+        raise DraftfastError(
+            f"vLLM {vllm.__version__} has no `{missing}`, where draftfast hooks in",
+            "unset the sidecar to serve without it",
+        )
 
 
 def missing_hooks(package: Path) -> list[str]:
@@ -83,13 +86,28 @@ def check_engine(settings: Settings, vllm_config: Any) -> Settings:
     if not settings.drafts:
         return settings
     if speculative.method != "mtp":
-        raise DraftfastError(f"speculative method is `{speculative.method}`, and a sidecar serves `mtp`", "unset the sidecar, or use method `mtp`")
+        raise DraftfastError(
+            f"speculative method is `{speculative.method}`, and a sidecar serves `mtp`",
+            "unset the sidecar, or use method `mtp`",
+        )
     if speculative.use_local_argmax_reduction and speculative.draft_sample_method == "probabilistic":
-        raise DraftfastError("`draft_sample_method` is `probabilistic`, which needs logits, and `use_local_argmax_reduction` makes none", "drop one of the two")
+        raise DraftfastError(
+            "`draft_sample_method` is `probabilistic`, which needs logits, and `use_local_argmax_reduction` makes none",
+            "drop one of the two",
+        )
     if getattr(speculative, "draft_lm_head_quantization", None) is not None:
-        raise DraftfastError("`draft_lm_head_quantization` makes a draft head of its own, and so does the sidecar", "drop one of the two")
+        raise DraftfastError(
+            "`draft_lm_head_quantization` makes a draft head of its own, and so does the sidecar", "drop one of the two"
+        )
+    if settings.sidecar is not None and Path(speculative.model or "").absolute() == Path(settings.sidecar):
+        raise DraftfastError(
+            "`speculative_config.model` is the sidecar, and draftfast puts a sidecar into the target's own drafter",
+            "leave `model` out of the speculative configuration",
+        )
     if not isinstance(vllm_config.additional_config, dict):
-        raise DraftfastError("`additional_config` is not an object, and draftfast writes its digest there for vLLM's compile cache")
+        raise DraftfastError(
+            "`additional_config` is not an object, and draftfast writes its digest there for vLLM's compile cache"
+        )
     if settings.sidecar is None:
         return _with_digest(settings, _file_sha256(Path(settings.mask or "")))
     from draftfast_vllm.sidecar import Sidecar

@@ -32,7 +32,9 @@ def rank_rows(n_rows: int, tp_rank: int, tp_size: int) -> torch.Tensor:
 class DraftHead(Module):
     """This rank's rows. It stands where a `ParallelLMHead` stood; only `DraftLogits` calls it."""
 
-    def __init__(self, kernel: Kernel, codes: torch.Tensor, scales: torch.Tensor, global_scale: float, dtype: torch.dtype) -> None:
+    def __init__(
+        self, kernel: Kernel, codes: torch.Tensor, scales: torch.Tensor, global_scale: float, dtype: torch.dtype
+    ) -> None:
         super().__init__()
         self.params_dtype = dtype
         self.output_size_per_partition, self.input_size_per_partition = codes.shape[0], 2 * codes.shape[1]
@@ -50,7 +52,9 @@ class DraftLogits(Module):
     `all_token_ids` is rank-major: the ids of rank 0's rows, then rank 1's, in the order of gathered logits.
     """
 
-    def __init__(self, all_token_ids: torch.Tensor, tp_rank: int, tp_size: int, target_rows: int, original: Module) -> None:
+    def __init__(
+        self, all_token_ids: torch.Tensor, tp_rank: int, tp_size: int, target_rows: int, original: Module
+    ) -> None:
         super().__init__()
         self.target_rows, self.tp_size = target_rows, tp_size
         self.scale = getattr(original, "scale", 1.0)
@@ -74,7 +78,9 @@ class DraftLogits(Module):
         full = logits.new_full((logits.shape[0], self.target_rows), -float("inf"))
         return full.index_copy_(1, self.all_token_ids, logits)
 
-    def get_top_tokens(self, lm_head: DraftHead, hidden_states: torch.Tensor, embedding_bias: None = None) -> torch.Tensor:
+    def get_top_tokens(
+        self, lm_head: DraftHead, hidden_states: torch.Tensor, embedding_bias: None = None
+    ) -> torch.Tensor:
         """[T] target ids of the largest logits, the same on every rank; the smallest id of equals."""
         values, rows = self._local_logits(lm_head, hidden_states).max(dim=-1)
         ids = self.token_ids[rows]

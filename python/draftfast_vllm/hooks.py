@@ -35,7 +35,9 @@ SPECULATORS = "vllm.v1.worker.gpu.spec_decode"
 HOOKS = (
     Hook("vllm.config.vllm", "VllmConfig", "__post_init__", "config_post_init"),
     Hook(f"{SPECULATORS}.mtp.speculator", "MTPSpeculator", "load_draft_model", "load_draft_model"),
-    Hook(f"{SPECULATORS}.multi_module_mtp.speculator", "MultiModuleMTPSpeculator", "load_draft_model", "load_draft_model"),
+    Hook(
+        f"{SPECULATORS}.multi_module_mtp.speculator", "MultiModuleMTPSpeculator", "load_draft_model", "load_draft_model"
+    ),
     Hook("vllm.v1.spec_decode.llm_base_proposer", "SpecDecodeBaseProposer", "_maybe_share_lm_head", "share_lm_head"),
 )
 

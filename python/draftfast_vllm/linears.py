@@ -122,10 +122,15 @@ def _check_group(found: Group) -> None:
             expected |= {"index_q", "index_k"}
     if set(found.parts) != expected:
         missing = ", ".join(f"`{shard}`" for shard in sorted(expected - set(found.parts), key=str))
-        raise DraftfastError(f"module `{found.name}` of the drafter needs its shard {missing} quantized too, and the sidecar has it not", KEEP_HINT)
+        raise DraftfastError(
+            f"module `{found.name}` of the drafter needs its shard {missing} quantized too, and the sidecar has it not",
+            KEEP_HINT,
+        )
     scales = {part.global_scale for part in found.parts.values()}
     if len(scales) > 1:
-        raise DraftfastError(f"the parts of module `{found.name}` have the global scales {sorted(scales)}, expected one for all")
+        raise DraftfastError(
+            f"the parts of module `{found.name}` have the global scales {sorted(scales)}, expected one for all"
+        )
     for shard, part in found.parts.items():
         _check_shape(part.name, (part.n, part.k), _whole_shape(found.module, shard))
     if getattr(found.module, "bias", None) is not None and not isinstance(found.module, torch.nn.Linear):
@@ -160,10 +165,13 @@ def load(drafter: Module, found: Group, sidecar: Sidecar, device: torch.device) 
         setattr(drafter.get_submodule(parent), leaf, replacement)
         kernel.prepare(replacement, *_whole(sidecar, part, device), global_scale)
         return kernel.name
-    n, k = _partition_shape(layer)
+    n, k = partition_shape(layer)
     if k % BLOCK:
-        raise DraftfastError(f"module `{found.name}` has {k} columns on this rank, expected a multiple of {BLOCK}", "use a smaller tensor parallel size")
-    _free_original(layer)
+        raise DraftfastError(
+            f"module `{found.name}` has {k} columns on this rank, expected a multiple of {BLOCK}",
+            "use a smaller tensor parallel size",
+        )
+    free_original(layer)
     codes = _sharded(found, sidecar, "weight", torch.empty(n, k // 2, dtype=torch.uint8, device=device))
     scales = torch.empty(n, k // BLOCK, dtype=torch.uint8, device=device)
     scales = _sharded(found, sidecar, "weight_scale", scales).view(torch.float8_e4m3fn)
@@ -187,16 +195,17 @@ def _whole(sidecar: Sidecar, part: Packed, device: torch.device) -> tuple[torch.
     return codes, tensor(sidecar, f"{part.name}.weight_scale").to(device, copy=True).view(torch.float8_e4m3fn)
 
 
-def _partition_shape(layer: Module) -> tuple[int, int]:
+def partition_shape(layer: Module) -> tuple[int, int]:
+    """Rows and columns on this rank, which kernels read from the layer: a ReplicatedLinear has only the whole sizes."""
     sizes = getattr(layer, "output_partition_sizes", None)
     n = sum(sizes) if sizes else getattr(layer, "output_size_per_partition", None) or layer.output_size
     k = getattr(layer, "input_size_per_partition", None) or layer.input_size
-    # Kernels read both from the layer; a ReplicatedLinear has only the whole sizes.
     layer.output_size_per_partition, layer.input_size_per_partition = n, k
     return n, k
 
 
-def _free_original(layer: Module) -> None:
+def free_original(layer: Module) -> None:
+    """Lets go of the linear's weight, and of every reference that vLLM keeps to it."""
     for name in [name for name, _ in layer.named_parameters(recurse=False) if name != "bias"]:
         delattr(layer, name)
     # vLLM's CPU linear keeps the packed original in a closure.
@@ -226,4 +235,6 @@ def _sharded(found: Group, sidecar: Sidecar, suffix: str, empty: torch.Tensor) -
 
 def _check_shape(name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
     if tuple(found) != tuple(expected):
-        raise DraftfastError(f"tensor `{name}.weight` of the sidecar has shape {list(found)}, and the drafter's has {list(expected)}")
+        raise DraftfastError(
+            f"tensor `{name}.weight` of the sidecar has shape {list(found)}, and the drafter's has {list(expected)}"
+        )

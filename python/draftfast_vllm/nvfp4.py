@@ -24,7 +24,9 @@ def decode(codes: torch.Tensor, block_scales: torch.Tensor, global_scale: torch.
     return (blocks * block_scales.float().unsqueeze(-1) * global_scale).view(n, k)
 
 
-def decode_bf16(codes: torch.Tensor, block_scales: torch.Tensor, global_scale: float, dtype: torch.dtype) -> torch.Tensor:
+def decode_bf16(
+    codes: torch.Tensor, block_scales: torch.Tensor, global_scale: float, dtype: torch.dtype
+) -> torch.Tensor:
     """`decode`, rounded to `dtype`, a slab of rows at a time: the F32 form of a whole matrix is never in memory."""
     n, half_k = codes.shape
     out = torch.empty(n, 2 * half_k, dtype=dtype, device=codes.device)

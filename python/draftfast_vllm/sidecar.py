@@ -38,7 +38,9 @@ class Packed:
 class Sidecar:
     """`Sidecar.open(dir)` has checked everything that does not need the target."""
 
-    def __init__(self, path: Path, sums: dict[str, str], sha256: str, manifest: dict[str, Any], file: TensorFile) -> None:
+    def __init__(
+        self, path: Path, sums: dict[str, str], sha256: str, manifest: dict[str, Any], file: TensorFile
+    ) -> None:
         self.path = path
         self.sums = sums
         self.sha256 = sha256
@@ -54,7 +56,9 @@ class Sidecar:
         """Reads headers and the manifest; an error names the file, the tensor, found and expected."""
         path = Path(path)
         if not path.is_dir():
-            raise DraftfastError(f"`{path}` is not a directory", "give the directory that `draftfast build -o DIR` wrote")
+            raise DraftfastError(
+                f"`{path}` is not a directory", "give the directory that `draftfast build -o DIR` wrote"
+            )
         sums_bytes = _read(path / SUMS_NAME)
         sums = _parse_sums(path / SUMS_NAME, sums_bytes)
         manifest = _manifest(path / MANIFEST_NAME, sums)
@@ -148,15 +152,21 @@ def _packed(file: TensorFile, name: str) -> Packed:
         if entry is None:
             raise DraftfastError(f"`{file.path}` has no tensor `{name}.{suffix}`", REBUILD)
         if entry.dtype != dtype or len(entry.shape) != (0 if suffix == "weight_scale_2" else 2):
-            raise DraftfastError(f"`{file.path}`: tensor `{entry.name}` is {entry.dtype} {list(entry.shape)}, expected {dtype}")
+            raise DraftfastError(
+                f"`{file.path}`: tensor `{entry.name}` is {entry.dtype} {list(entry.shape)}, expected {dtype}"
+            )
     n, half_k = file.entries[f"{name}.weight"].shape
     k = 2 * half_k
     scales = file.entries[f"{name}.weight_scale"].shape
     if k % BLOCK or scales != (n, k // BLOCK):
-        raise DraftfastError(f"`{file.path}`: tensor `{name}.weight_scale` has shape {list(scales)}, expected [{n}, {k / BLOCK:g}] for {n} x {k} weights")
+        raise DraftfastError(
+            f"`{file.path}`: tensor `{name}.weight_scale` has shape {list(scales)}, expected [{n}, {k / BLOCK:g}] for {n} x {k} weights"
+        )
     (global_scale,) = struct.unpack("<f", file.bytes_of(f"{name}.weight_scale_2"))
     if not 0.0 < global_scale < float("inf"):
-        raise DraftfastError(f"`{file.path}`: tensor `{name}.weight_scale_2` is {global_scale}, expected a positive number", REBUILD)
+        raise DraftfastError(
+            f"`{file.path}`: tensor `{name}.weight_scale_2` is {global_scale}, expected a positive number", REBUILD
+        )
     return Packed(name, n, k, global_scale)
 
 
@@ -176,7 +186,8 @@ def _token_ids(file: TensorFile, n_rows: int, target_rows: int) -> array[int]:
             continue
         if padding or token_id <= previous or token_id >= target_rows:
             raise DraftfastError(
-                f"`{file.path}`: tensor `{name}` has id {token_id} at row {row}, expected ascending ids below {target_rows}", REBUILD
+                f"`{file.path}`: tensor `{name}` has id {token_id} at row {row}, expected ascending ids below {target_rows}",
+                REBUILD,
             )
         previous = token_id
     return ids

@@ -58,7 +58,9 @@ class TensorFile:
     def _parse(self) -> tuple[dict[str, str], dict[str, Entry]]:
         n_header = int.from_bytes(self._map[:8], "little")
         if n_header > min(MAX_HEADER_BYTES, self.n_bytes - 8):
-            raise DraftfastError(f"`{self.path}` has {self.n_bytes} bytes and says its header has {n_header}: truncated or not safetensors")
+            raise DraftfastError(
+                f"`{self.path}` has {self.n_bytes} bytes and says its header has {n_header}: truncated or not safetensors"
+            )
         try:
             header = json.loads(self._map[8 : 8 + n_header])
         except (ValueError, RecursionError) as error:
@@ -80,7 +82,11 @@ class TensorFile:
         except (KeyError, TypeError, ValueError) as error:
             raise DraftfastError(f"`{self.path}`: tensor `{name}` has a malformed header entry") from error
         if not well_formed or end - begin != n_bytes:
-            raise DraftfastError(f"`{self.path}`: tensor `{name}` spans bytes {begin} to {end}, expected {n_bytes} bytes for {dtype} {list(shape)}")
+            raise DraftfastError(
+                f"`{self.path}`: tensor `{name}` spans bytes {begin} to {end}, expected {n_bytes} bytes for {dtype} {list(shape)}"
+            )
         if data_begin + end > self.n_bytes:
-            raise DraftfastError(f"`{self.path}`: tensor `{name}` ends at byte {data_begin + end}, and the file has {self.n_bytes}: truncated")
+            raise DraftfastError(
+                f"`{self.path}`: tensor `{name}` ends at byte {data_begin + end}, and the file has {self.n_bytes}: truncated"
+            )
         return Entry(name, dtype, shape, data_begin + begin, data_begin + end)

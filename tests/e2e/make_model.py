@@ -61,7 +61,9 @@ def chain(tensors: dict[str, torch.Tensor]) -> list[int]:
 def mtp(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The 15 `mtp.*` tensors: the block of the last layer, a combiner that takes the embedding and drops the rest."""
     layer = "model.layers.3."
-    block = {f"mtp.layers.0.{name.removeprefix(layer)}": t.clone() for name, t in tensors.items() if name.startswith(layer)}
+    block = {
+        f"mtp.layers.0.{name.removeprefix(layer)}": t.clone() for name, t in tensors.items() if name.startswith(layer)
+    }
     for name in ("self_attn.o_proj", "mlp.down_proj"):
         weight = block[f"mtp.layers.0.{name}.weight"]
         block[f"mtp.layers.0.{name}.weight"] = (torch.randn(weight.shape) * 0.02).to(torch.bfloat16)

@@ -42,12 +42,20 @@ def build(model: Path, out: Path, ids: list[int], n_rows: int | None = None, lin
     written: dict[str, torch.Tensor] = {"draft_head.token_ids": rows}
     pack(written, {"draft_head": head[rows]})
     mtp = {name: tensor for name, tensor in tensors.items() if name.startswith("mtp.")}
-    packed = {name.removesuffix(".weight"): t for name, t in mtp.items() if linears and name.removesuffix(".weight").endswith(LINEARS)}
+    packed = {
+        name.removesuffix(".weight"): t
+        for name, t in mtp.items()
+        if linears and name.removesuffix(".weight").endswith(LINEARS)
+    }
     for names in groups(list(packed)):
         pack(written, {name: packed[name] for name in names})
     written |= {name: tensor for name, tensor in mtp.items() if name.removesuffix(".weight") not in packed}
     out.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.contiguous() for name, tensor in written.items()}, out / "drafter.safetensors", metadata={"format": "pt", "draftfast.format": "1"})
+    save_file(
+        {name: tensor.contiguous() for name, tensor in written.items()},
+        out / "drafter.safetensors",
+        metadata={"format": "pt", "draftfast.format": "1"},
+    )
     (out / "config.json").write_bytes((model / "config.json").read_bytes())
     manifest = {
         "format": 1,
