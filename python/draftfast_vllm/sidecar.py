@@ -48,7 +48,8 @@ class Sidecar:
         self.manifest = manifest
         self.file = file
         self.head = _packed(file, HEAD)
-        self.linears = [_packed(file, name) for name in _packed_names(file) if name != HEAD]
+        # By the manifest: routed experts that the target ships packed are copied, and stay what vLLM loads.
+        self.linears = [_packed(file, name) for name in sorted(manifest["tensors"]) if _is_linear(manifest, name)]
         self.token_ids = _token_ids(file, self.head.n, self.target_rows)
 
     @classmethod
@@ -137,12 +138,14 @@ def _manifest(path: Path, sums: dict[str, str]) -> dict[str, Any]:
         for key, kind in (("target_rows", int), ("hidden_size", int), ("head_tensor", str), ("head_sha256", str))
     ):
         raise DraftfastError(f"`{path}` does not say which target it serves", REBUILD)
+    tensors = manifest.get("tensors")
+    if not isinstance(tensors, dict) or not all(isinstance(record, dict) for record in tensors.values()):
+        raise DraftfastError(f"`{path}` does not list its tensors", REBUILD)
     return manifest
 
 
-def _packed_names(file: TensorFile) -> list[str]:
-    suffix = ".weight_scale_2"
-    return sorted(name.removesuffix(suffix) for name in file.entries if name.endswith(suffix))
+def _is_linear(manifest: dict[str, Any], name: str) -> bool:
+    return name != HEAD and manifest["tensors"][name].get("to") == "NVFP4"
 
 
 def _packed(file: TensorFile, name: str) -> Packed:

@@ -65,6 +65,7 @@ def build(model: Path, out: Path, ids: list[int], n_rows: int | None = None, lin
         },
         "vocabulary": {"n_real_rows": len(ids), "n_rows": len(rows)},
         "recipe": {"rounding": "nearest"},
+        "tensors": {name: {"to": "NVFP4"} for name in ("draft_head", *packed)},
     }  # fmt: skip
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True))
     write_sums(out)

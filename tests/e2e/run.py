@@ -89,15 +89,15 @@ class Case:
     def wrong(self, world: World, result: dict[str, Any] | None, log: str) -> str | None:
         """What is wrong with the result; None if it is as it must be."""
         if result is None:
-            return f"the process died\n{log[-3000:]}"
+            return f"the process died\n{log[-1500:]}"
         refused = result.get("refused")
         if self.refuses is not None:
             if refused is None:
                 return "it served"
             # An engine in a process of its own says why in the log.
-            return None if re.search(self.refuses, refused + log) else f"no `{self.refuses}` in\n{refused[-3000:]}"
+            return None if re.search(self.refuses, refused + log) else f"no `{self.refuses}` in\n{refused[-1000:]}"
         if refused is not None:
-            return f"it refused\n{refused[-3000:]}"
+            return f"it refused\n{refused[-1000:]}"
         expected = world.expected(self.kept) | ({"probe": self.probe} if self.probe else {})
         different = [
             f"{key} is {result.get(key)}, expected {value}"

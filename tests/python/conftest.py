@@ -49,6 +49,11 @@ class SidecarDir:
         self.tensors = head([1, 4, 7, 9]) | packed("mtp.fc", 32, 64)
         self.manifest: dict[str, Any] = {
             "format": 1,
+            "tensors": {
+                "draft_head": {"to": "NVFP4"},
+                "mtp.fc": {"to": "NVFP4"},
+                "mtp.experts.0.up_proj": {"to": "U8"},
+            },
             "target": {"target_rows": 16, "hidden_size": 32, "head_tensor": "lm_head.weight", "head_sha256": "0" * 64},
         }
         self.write()

@@ -1,0 +1,122 @@
+"""Compiles and launches a CUDA kernel from the package, with what torch has already loaded: NVRTC and the driver.
+
+No compiler and no build step on the user's machine; the cubin is for the GPU at hand. The launch takes raw pointers and
+the current stream, so it can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from draftfast_vllm.errors import DraftfastError
+
+KERNELS = Path(__file__).parent / "kernels"
+FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE = 8
+
+
+class Function:
+    """One `extern "C"` kernel of a compiled source."""
+
+    def __init__(self, handle: ctypes.c_void_p, name: str) -> None:
+        self._handle, self.name = handle, name
+
+    def allow_shared(self, n_bytes: int) -> None:
+        """Lets launches take this much dynamic shared memory."""
+        _driver("cuFuncSetAttribute", self._handle, FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE, n_bytes)
+
+    def launch(self, grid: int, block: int, shared_bytes: int, arguments: Sequence[torch.Tensor | int]) -> None:
+        """On torch's current stream. A tensor is passed as its address, a number as 32 bits."""
+        values = [
+            ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else ctypes.c_uint32(a) for a in arguments
+        ]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        _driver("cuLaunchKernel", self._handle, grid, 1, 1, block, 1, 1, shared_bytes, stream, pointers, None)
+
+
+class Program:
+    """The kernels of one source, loaded on the current device."""
+
+    def __init__(self, source: Path, options: Sequence[str] = ()) -> None:
+        self._module = ctypes.c_void_p()
+        cubin = compile_cubin(
+            source, [f"--gpu-architecture={architecture()}", f"--include-path={source.parent}", *options]
+        )
+        # torch has made the device's primary context current by the time there are weights on it.
+        torch.cuda.current_stream().synchronize()
+        _driver("cuModuleLoadData", ctypes.byref(self._module), cubin)
+
+    def function(self, name: str) -> Function:
+        """The kernel with this name."""
+        handle = ctypes.c_void_p()
+        _driver("cuModuleGetFunction", ctypes.byref(handle), self._module, name.encode())
+        return Function(handle, name)
+
+
+def architecture() -> str:
+    """`sm_90`, or with the architecture's own instructions from Blackwell on, where E2M1 converts in hardware."""
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}" + ("a" if major >= 10 else "")
+
+
+def compile_cubin(source: Path, options: Sequence[str]) -> bytes:
+    """The cubin of a source file; an error shows what the compiler said."""
+    nvrtc = _nvrtc()
+    program = ctypes.c_void_p()
+    _check(
+        nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.read_bytes(), source.name.encode(), 0, None, None),
+        "nvrtcCreateProgram",
+    )
+    encoded = [option.encode() for option in options]
+    status = nvrtc.nvrtcCompileProgram(program, len(encoded), (ctypes.c_char_p * len(encoded))(*encoded))
+    if status:
+        log = _output(nvrtc, program, "ProgramLog").decode(errors="replace").strip("\0\n")
+        raise DraftfastError(
+            f"`{source.name}` does not compile for {architecture()}: {log}", 'serve with `"backend": "vllm"`'
+        )
+    cubin = _output(nvrtc, program, "CUBIN")
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return cubin
+
+
+def _output(nvrtc: Any, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check(getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)), f"nvrtcGet{what}Size")
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer), f"nvrtcGet{what}")
+    return buffer.raw
+
+
+@functools.cache
+def _nvrtc() -> ctypes.CDLL:
+    """The library that torch was built with; it is loaded, so its name alone finds it."""
+    major = (torch.version.cuda or "0").partition(".")[0]
+    torch.cuda.init()
+    for name in (f"libnvrtc.so.{major}", "libnvrtc.so"):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    for path in sorted(Path(torch.__file__).parent.parent.glob(f"nvidia/*/lib/libnvrtc.so.{major}*")):
+        return ctypes.CDLL(str(path))
+    raise DraftfastError(f"NVRTC of CUDA {major} is not there", 'serve with `"backend": "vllm"`')
+
+
+@functools.cache
+def _libcuda() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _driver(name: str, *arguments: Any) -> None:
+    _check(getattr(_libcuda(), name)(*arguments), name)
+
+
+def _check(status: int, name: str) -> None:
+    if status:
+        raise DraftfastError(f"CUDA call `{name}` failed with status {status}", 'serve with `"backend": "vllm"`')

@@ -1,0 +1,87 @@
+"""A Qwen3.5 with the full-size head and four layers, whose text is a chain inside the kept ids: `make_model.py DIR`.
+
+As `../make_model.py`, written on the GPU: head 248,320 x 2,560, MTP linears of the Flash-Next width. `ids.txt` holds the
+64,128 kept ids, `mask.pt` the seed's mask of the first 64,026 of them, `chain.pt` the next id of each id.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import Qwen3_5TextConfig
+
+V, H, MLP, N_LAYERS, N_KEPT, N_SEED = 248_320, 2560, 9728, 4, 64_128, 64_026
+HEADS, KV_HEADS, HEAD_DIM, GDN_KEY_HEADS, GDN_VALUE_HEADS, GDN_DIM = 16, 4, 256, 16, 32, 128
+
+
+def main(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    tensors, next_id = target()
+    tensors |= mtp(tensors)
+    save_file(
+        {name: tensor.to(torch.bfloat16).cpu().contiguous() for name, tensor in tensors.items()},
+        directory / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    torch.save(next_id.cpu(), directory / "chain.pt")
+    (directory / "ids.txt").write_text("".join(f"{token_id}\n" for token_id in range(N_KEPT)))
+    torch.save(torch.arange(V) < N_SEED, directory / "mask.pt")
+    config = Qwen3_5TextConfig(
+        vocab_size=V, hidden_size=H, intermediate_size=MLP, num_hidden_layers=N_LAYERS, num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, linear_num_key_heads=GDN_KEY_HEADS, linear_num_value_heads=GDN_VALUE_HEADS,
+        linear_key_head_dim=GDN_DIM, linear_value_head_dim=GDN_DIM, max_position_embeddings=8192, tie_word_embeddings=False,
+    ).to_dict()  # fmt: skip
+    config |= {"architectures": ["Qwen3_5ForCausalLM"], "mtp_num_hidden_layers": 1, "torch_dtype": "bfloat16"}
+    (directory / "config.json").write_text(json.dumps(config, indent=1))
+
+
+def random(*shape: int, std: float = 0.02) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) * std
+
+
+def target() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Names and shapes of transformers' Qwen3.5; projections into the residual stream and norms are zero."""
+    from transformers import Qwen3_5ForCausalLM
+
+    small = Qwen3_5TextConfig(
+        vocab_size=64, hidden_size=H, intermediate_size=MLP, num_hidden_layers=N_LAYERS, num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, linear_num_key_heads=GDN_KEY_HEADS, linear_num_value_heads=GDN_VALUE_HEADS,
+        linear_key_head_dim=GDN_DIM, linear_value_head_dim=GDN_DIM, tie_word_embeddings=False,
+    )  # fmt: skip
+    with torch.device("cuda"):
+        tensors = dict(Qwen3_5ForCausalLM(small).to(torch.bfloat16).state_dict())
+    for name, tensor in tensors.items():
+        if name.endswith(
+            ("o_proj.weight", "down_proj.weight", "out_proj.weight", "layernorm.weight", "model.norm.weight")
+        ):
+            tensor.zero_()
+    embedding = random(V, H, std=1.0)
+    next_id = torch.arange(V, device="cuda")
+    next_id[:N_SEED] = torch.randperm(N_SEED, device="cuda")
+    head = torch.empty_like(embedding)
+    head[next_id] = embedding
+    return tensors | {"model.embed_tokens.weight": embedding, "lm_head.weight": head}, next_id
+
+
+def mtp(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The block of the last (full-attention) layer, and a combiner that takes the embedding."""
+    layer = f"model.layers.{N_LAYERS - 1}."
+    block = {
+        f"mtp.layers.0.{name.removeprefix(layer)}": tensor.clone()
+        for name, tensor in tensors.items()
+        if name.startswith(layer)
+    }
+    eye = torch.eye(H, device="cuda", dtype=torch.bfloat16)
+    block["mtp.fc.weight"] = torch.cat([eye, torch.zeros_like(eye)], 1)
+    for name in ("norm", "pre_fc_norm_hidden", "pre_fc_norm_embedding"):
+        block[f"mtp.{name}.weight"] = torch.zeros(H, device="cuda", dtype=torch.bfloat16)
+    return block
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
