@@ -237,7 +237,7 @@ fn block_errors<S: Simd, const WEIGHTED: bool, const CLIPPING: bool>(
 /// one step (2^22 times the power of two below the magnitude) is added, and the processor rounds to nearest, ties to even,
 /// which are E2M1's even codes. Returns the sum and the number that was added.
 #[inline(always)]
-fn round_e2m1<S: Simd>(magnitude: S::F) -> (S::F, S::F) {
+pub(super) fn round_e2m1<S: Simd>(magnitude: S::F) -> (S::F, S::F) {
     let a = S::min(magnitude, S::splat(E2M1_MAX));
     let exponent = S::and(S::bits(S::max(a, S::splat(1.0))), S::splat_u(0x7F80_0000));
     let magic = S::from_bits(S::add_u(exponent, S::splat_u(22 << 23)));
@@ -266,7 +266,7 @@ fn step<S: Simd>(codes: S::U, gs: f32) -> S::F {
 
 /// `e4m3::decode` of positive codes.
 #[inline(always)]
-fn decode<S: Simd>(codes: S::U) -> S::F {
+pub(super) fn decode<S: Simd>(codes: S::U) -> S::F {
     let normal = S::from_bits(S::shl::<20>(S::add_u(codes, S::splat_u(120 << 3))));
     let subnormal = S::mul(S::to_float(codes), S::splat(e4m3::MIN_POSITIVE));
     S::select(S::lt_u(codes, S::splat_u(8)), subnormal, normal)
@@ -274,7 +274,7 @@ fn decode<S: Simd>(codes: S::U) -> S::F {
 
 /// `scale::round`.
 #[inline(always)]
-fn round_scale<S: Simd>(unrounded: S::F, min_code: S::U) -> S::U {
+pub(super) fn round_scale<S: Simd>(unrounded: S::F, min_code: S::U) -> S::U {
     let x = S::min(S::max(unrounded, S::splat(e4m3::MIN_POSITIVE)), S::splat(E4M3_MAX));
     let bits = S::bits(x);
     let odd = S::and(S::shr::<20>(bits), S::splat_u(1));

@@ -5,17 +5,26 @@
 //! even column) and `block_scales` E4M3 `[n, k/16]`, row-major. [`reference`] is the specification, one block at a time;
 //! [`quantize_rows`] computes the same bytes many blocks at a time. Nothing here knows files or tensors' names.
 
+mod cholesky;
 pub mod e2m1;
 pub mod e4m3;
 mod error;
 mod error_rows;
+mod gemm;
+mod gptq;
+mod gptq_plan;
+mod hessian;
 mod lanes;
+pub mod quality;
 pub mod reference;
 mod scale;
 mod simd;
 mod weight;
 
 pub use error::{ErrorStats, RowError, error_stats};
+pub use gptq::gptq_rows;
+pub use gptq_plan::{GptqConfig, GptqPlan};
+pub use hessian::{Hessian, importance_of_columns, importance_of_states};
 pub use scale::{QuantizeConfig, ScaleRule, global_scale};
 pub use weight::{Weight, amax, find_non_finite};
 

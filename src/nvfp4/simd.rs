@@ -83,7 +83,7 @@ fn avx2<K: Kernel>(kernel: K) -> K::Out {
 }
 
 /// Lanes of F32 (`F`), of U32 (`U`), and of truth values (`M`).
-pub(super) trait Simd {
+pub(super) trait Simd: Copy {
     /// The number of lanes.
     const LANES: usize;
     /// F32 lanes.
@@ -230,8 +230,10 @@ mod x86 {
     use crate::nvfp4::e2m1;
 
     /// Eight lanes. Methods may only run where AVX2 is: [`super::dispatch`] sees to it.
+    #[derive(Clone, Copy)]
     pub(in super::super) struct Avx2;
     /// Sixteen lanes. Methods may only run where AVX-512 F, BW, DQ and VL are: [`super::dispatch`] sees to it.
+    #[derive(Clone, Copy)]
     pub(in super::super) struct Avx512;
 
     /// One intrinsic a method. The caller of the trait has checked the processor.

@@ -13,6 +13,7 @@ mod inspect;
 mod nvfp4;
 mod plan;
 mod vocab;
+mod real_head;
 
 use std::process::{Command, Output};
 

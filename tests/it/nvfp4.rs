@@ -16,7 +16,7 @@ pub fn shared(path: &str) -> Option<Vec<u8>> {
     bytes
 }
 
-fn bf16s(file: &SafeTensors, name: &str) -> Vec<bf16> {
+pub fn bf16s(file: &SafeTensors, name: &str) -> Vec<bf16> {
     let data = file.tensor(name).unwrap().data().as_chunks::<2>().0.to_vec();
     data.into_iter().map(bf16::from_le_bytes).collect()
 }

@@ -1,0 +1,318 @@
+//! GPTQ rounding with the block scale searched inside the loop: a vector of rows at a time, a row a lane.
+//!
+//! First pass: block by block in the plan's order, each block's targets carry the errors of the blocks before it; for each
+//! candidate scale the block is rounded column by column, errors carried on within it, and the cheapest scale is kept.
+//! Then rounds: each block in turn, all others fixed, gets the best scale and codes for what the others leave, and its
+//! codes descend one at a time while the error falls. Rows are independent: neither threads nor vectors change a byte.
+
+use rayon::prelude::*;
+
+use super::{
+    BLOCK, E2M1_MAX, KERNEL_SAFE_MIN_CODE, Weight, check_shape, e4m3,
+    gemm::multiply,
+    gptq_plan::{BlockFactor, BlockPlan, GptqPlan},
+    lanes,
+    simd::{self, Kernel, Simd},
+};
+
+// Loops rather than closures in what follows: a closure that is not inlined would not be compiled for the vectors.
+
+/// Scale codes tried below and above that of the max rule.
+const CODES_BELOW: u32 = 16;
+const CODES_ABOVE: u32 = 8;
+/// Sweeps of single-code descent in each round.
+const N_SWEEPS: usize = 2;
+/// Rows of a task. Together they should stay in the cache, and be several vectors so that the plan is read less often.
+const ROWS_PER_TASK: usize = 32;
+
+/// Quantizes `weights` `[n, k]` with error feedback, as [`super::quantize_rows`] but for the rounding; every block scale is
+/// kernel-safe.
+///
+/// # Panics
+/// As [`super::quantize_rows`], or the plan is for another `k`.
+pub fn gptq_rows<W: Weight>(
+    weights: &[W],
+    k: usize,
+    global_scale: f32,
+    plan: &GptqPlan,
+    codes: &mut [u8],
+    block_scales: &mut [u8],
+) {
+    check_shape(weights.len(), k, codes.len(), block_scales.len(), None);
+    assert_eq!(plan.k, k, "the plan is for another number of columns");
+    weights
+        .par_chunks(ROWS_PER_TASK * k)
+        .zip(codes.par_chunks_mut(ROWS_PER_TASK * k / 2))
+        .zip(block_scales.par_chunks_mut(ROWS_PER_TASK * k / BLOCK))
+        .for_each(|((weights, codes), scales)| {
+            simd::dispatch(GptqRows { weights, gs: global_scale, plan, codes, scales });
+        });
+}
+
+struct GptqRows<'a, W> {
+    weights: &'a [W],
+    gs: f32,
+    plan: &'a GptqPlan,
+    codes: &'a mut [u8],
+    scales: &'a mut [u8],
+}
+
+impl<W: Weight> Kernel for GptqRows<'_, W> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Self { weights, gs, plan, codes, scales } = self;
+        let k = plan.k;
+        let mut vectors: Vec<Rows<S>> = weights.chunks(S::LANES * k).map(|rows| Rows::new(rows, gs, plan)).collect();
+        for (at, block) in plan.blocks.iter().enumerate() {
+            for rows in &mut vectors {
+                rows.first_pass(at, block);
+            }
+        }
+        for _ in 0..plan.n_rounds {
+            for (at, block) in plan.blocks.iter().enumerate() {
+                for rows in &mut vectors {
+                    rows.refine(at, block);
+                }
+            }
+        }
+        let out = codes.chunks_mut(S::LANES * k / 2).zip(scales.chunks_mut(S::LANES * k / BLOCK));
+        for (rows, (codes, scales)) in vectors.iter().zip(out) {
+            rows.store(plan, codes, scales);
+        }
+    }
+}
+
+/// The numbers of a block: one vector of rows a column.
+type Block<S> = [<S as Simd>::F; BLOCK];
+
+/// A vector of rows, in units of the global scale, columns in the order of visit: `[k, lanes]`.
+struct Rows<S: Simd> {
+    weights: Vec<f32>,
+    /// weight - decoded
+    errors: Vec<f32>,
+    /// Scale codes, `[k / 16, lanes]`.
+    scales: Vec<u32>,
+    vector: std::marker::PhantomData<S>,
+}
+
+/// A block's choice.
+#[derive(Clone, Copy)]
+struct Choice<S: Simd> {
+    scale: S::U,
+    cost: S::F,
+}
+
+impl<S: Simd> Rows<S> {
+    #[inline(always)]
+    fn new<W: Weight>(rows: &[W], gs: f32, plan: &GptqPlan) -> Self {
+        let k = plan.k;
+        let mut weights = vec![0.0; k * S::LANES];
+        for (lane, row) in rows.chunks_exact(k).enumerate() {
+            for (i, out) in weights.chunks_exact_mut(S::LANES).enumerate() {
+                out[lane] = row[plan.blocks[i / BLOCK].block * BLOCK + i % BLOCK].widen() / gs;
+            }
+        }
+        Self {
+            errors: vec![0.0; weights.len()],
+            weights,
+            scales: vec![0; k / BLOCK * S::LANES],
+            vector: std::marker::PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    fn first_pass(&mut self, at: usize, plan: &BlockPlan) {
+        let weights = self.block(&self.weights, at);
+        let carried = self.multiply(&plan.earlier, at * BLOCK);
+        let targets = add::<S>(&weights, &carried);
+        let around = max_rule::<S>(&targets);
+        let start = Choice { scale: around, cost: S::splat(f32::INFINITY) };
+        let best = best_scale::<S>(&targets, &weights, &plan.factor, around, start);
+        let (_, errors) = round_block::<S>(&targets, &weights, &plan.factor, best.scale);
+        self.set_block(at, &errors, best.scale);
+    }
+
+    #[inline(always)]
+    fn refine(&mut self, at: usize, plan: &BlockPlan) {
+        let weights = self.block(&self.weights, at);
+        let mut errors = self.block(&self.errors, at);
+        let scale = S::load_u(&self.scales[at * S::LANES..]);
+        let pull = self.multiply(&plan.others, plan.others[0].len());
+        // With all else fixed, the block should be as near to these as it can, in the metric of its own Hessian.
+        let mut shift = [S::splat(0.0); BLOCK];
+        for j in 0..BLOCK {
+            shift[j] = dot::<S>(&plan.inverse[j], &pull);
+        }
+        let targets = add::<S>(&weights, &shift);
+        let distances = add::<S>(&errors, &shift);
+        let current = Choice { scale, cost: cost::<S>(&distances, &plan.own_factor) };
+        let best = best_scale::<S>(&targets, &targets, &plan.own_factor, max_rule::<S>(&targets), current);
+        let (_, rounded) = round_block::<S>(&targets, &targets, &plan.own_factor, best.scale);
+        let better = S::lt(best.cost, current.cost);
+        for j in 0..BLOCK {
+            errors[j] = S::select(better, S::sub(rounded[j], shift[j]), errors[j]);
+        }
+        for _ in 0..N_SWEEPS {
+            descend::<S>(&weights, &mut errors, &pull, plan, best.scale);
+        }
+        self.set_block(at, &errors, best.scale);
+    }
+
+    /// Errors of the first `n` columns times coefficients: sixteen sums.
+    #[inline(always)]
+    fn multiply(&self, coefficients: &[Vec<super::gemm::Columns8>; 2], n: usize) -> Block<S> {
+        let errors = &self.errors[..n * S::LANES];
+        let mut sums = [S::splat(0.0); BLOCK];
+        sums[..8].copy_from_slice(&multiply::<S>(&coefficients[0], errors));
+        sums[8..].copy_from_slice(&multiply::<S>(&coefficients[1], errors));
+        sums
+    }
+
+    #[inline(always)]
+    fn block(&self, from: &[f32], at: usize) -> Block<S> {
+        let mut block = [S::splat(0.0); BLOCK];
+        for (j, column) in block.iter_mut().enumerate() {
+            *column = S::load(&from[(at * BLOCK + j) * S::LANES..]);
+        }
+        block
+    }
+
+    #[inline(always)]
+    fn set_block(&mut self, at: usize, errors: &Block<S>, scale: S::U) {
+        for (j, &error) in errors.iter().enumerate() {
+            S::store(error, &mut self.errors[(at * BLOCK + j) * S::LANES..]);
+        }
+        S::store_u(scale, &mut self.scales[at * S::LANES..]);
+    }
+
+    /// Codes and scales of the rows, blocks back in their places.
+    fn store(&self, plan: &GptqPlan, codes: &mut [u8], scales: &mut [u8]) {
+        let k = plan.k;
+        let rows = codes.chunks_exact_mut(k / 2).zip(scales.chunks_exact_mut(k / BLOCK));
+        for (lane, (codes, scales)) in rows.enumerate() {
+            for (at, plan) in plan.blocks.iter().enumerate() {
+                let scale = self.scales[at * S::LANES + lane] as u8;
+                scales[plan.block] = scale;
+                let nibble = |j: usize| {
+                    let i = (at * BLOCK + j) * S::LANES + lane;
+                    // Decoded weights are on the grid but for rounding in the last bits.
+                    super::e2m1::encode((self.weights[i] - self.errors[i]) / e4m3::decode(scale))
+                };
+                for (pair, byte) in codes[plan.block * BLOCK / 2..][..BLOCK / 2].iter_mut().enumerate() {
+                    *byte = nibble(2 * pair) | nibble(2 * pair + 1) << 4;
+                }
+            }
+        }
+    }
+}
+
+/// The code of the scale at which the largest target is 6.
+#[inline(always)]
+fn max_rule<S: Simd>(targets: &Block<S>) -> S::U {
+    let mut amax = S::splat(0.0);
+    for &target in targets {
+        amax = S::max(lanes::abs::<S>(target), amax);
+    }
+    lanes::round_scale::<S>(S::div(amax, S::splat(E2M1_MAX)), S::splat_u(u32::from(KERNEL_SAFE_MIN_CODE)))
+}
+
+/// The cheapest scale near the code `around`, the lowest of equals, unless `best` is as cheap.
+#[inline(always)]
+fn best_scale<S: Simd>(
+    targets: &Block<S>,
+    origin: &Block<S>,
+    factor: &BlockFactor,
+    around: S::U,
+    mut best: Choice<S>,
+) -> Choice<S> {
+    let lowest =
+        S::sub_u(S::max_u(around, S::splat_u(u32::from(KERNEL_SAFE_MIN_CODE) + CODES_BELOW)), S::splat_u(CODES_BELOW));
+    let highest = S::min_u(S::add_u(around, S::splat_u(CODES_ABOVE)), S::splat_u(u32::from(e4m3::MAX_CODE)));
+    for step in 0..=CODES_BELOW + CODES_ABOVE {
+        let scale = S::min_u(S::add_u(lowest, S::splat_u(step)), highest);
+        let (cost, _) = round_block::<S>(targets, origin, factor, scale);
+        let better = S::lt(cost, best.cost);
+        best.scale = S::select_u(better, scale, best.scale);
+        best.cost = S::select(better, cost, best.cost);
+    }
+    best
+}
+
+/// Rounds a block at a scale, column by column, each target carrying the errors before it. Returns the cost and the errors,
+/// `origin` - decoded.
+#[inline(always)]
+fn round_block<S: Simd>(targets: &Block<S>, origin: &Block<S>, factor: &BlockFactor, scale: S::U) -> (S::F, Block<S>) {
+    let step = lanes::decode::<S>(scale);
+    let inverse_step = S::div(S::splat(1.0), step);
+    let mut cost = S::splat(0.0);
+    let mut errors = [S::splat(0.0); BLOCK];
+    for j in 0..BLOCK {
+        let mut target = targets[j];
+        for i in 0..j {
+            target = S::add(target, S::mul(S::splat(factor.feedback[j][i]), errors[i]));
+        }
+        let decoded = S::mul(round::<S>(S::mul(target, inverse_step)), step);
+        let distance = S::sub(target, decoded);
+        cost = S::add(cost, S::mul(S::splat(factor.cost[j]), S::mul(distance, distance)));
+        errors[j] = S::sub(origin[j], decoded);
+    }
+    (cost, errors)
+}
+
+/// What given errors cost.
+#[inline(always)]
+fn cost<S: Simd>(errors: &Block<S>, factor: &BlockFactor) -> S::F {
+    let mut cost = S::splat(0.0);
+    for j in 0..BLOCK {
+        let mut distance = errors[j];
+        for i in 0..j {
+            distance = S::add(distance, S::mul(S::splat(factor.feedback[j][i]), errors[i]));
+        }
+        cost = S::add(cost, S::mul(S::splat(factor.cost[j]), S::mul(distance, distance)));
+    }
+    cost
+}
+
+/// One sweep: each code moves to the one nearest to the minimum along its column, all else fixed.
+#[inline(always)]
+fn descend<S: Simd>(weights: &Block<S>, errors: &mut Block<S>, pull: &Block<S>, plan: &BlockPlan, scale: S::U) {
+    let step = lanes::decode::<S>(scale);
+    let inverse_step = S::div(S::splat(1.0), step);
+    for j in 0..BLOCK {
+        let gradient = S::add(pull[j], dot::<S>(&plan.hessian[j], errors));
+        let decoded = S::sub(weights[j], errors[j]);
+        let minimum = S::add(decoded, S::mul(gradient, S::splat(1.0 / plan.hessian[j][j])));
+        let moved = S::mul(round::<S>(S::mul(minimum, inverse_step)), step);
+        let (near, now) = (S::sub(moved, minimum), S::sub(decoded, minimum));
+        let better = S::lt(lanes::abs::<S>(near), lanes::abs::<S>(now));
+        errors[j] = S::select(better, S::sub(weights[j], moved), errors[j]);
+    }
+}
+
+/// The nearest E2M1 numbers.
+#[inline(always)]
+fn round<S: Simd>(x: S::F) -> S::F {
+    let (sum, magic) = lanes::round_e2m1::<S>(lanes::abs::<S>(x));
+    let sign = S::and(S::bits(x), S::splat_u(0x8000_0000));
+    S::from_bits(S::or(S::bits(S::sub(sum, magic)), sign))
+}
+
+#[inline(always)]
+fn add<S: Simd>(a: &Block<S>, b: &Block<S>) -> Block<S> {
+    let mut sums = *a;
+    for j in 0..BLOCK {
+        sums[j] = S::add(a[j], b[j]);
+    }
+    sums
+}
+
+#[inline(always)]
+fn dot<S: Simd>(coefficients: &[f32; BLOCK], x: &Block<S>) -> S::F {
+    let mut sum = S::splat(0.0);
+    for (&coefficient, &x) in coefficients.iter().zip(x) {
+        sum = S::add(sum, S::mul(S::splat(coefficient), x));
+    }
+    sum
+}
