@@ -12,8 +12,8 @@ mod forms;
 mod inspect;
 mod nvfp4;
 mod plan;
-mod vocab;
 mod real_head;
+mod vocab;
 
 use std::process::{Command, Output};
 
