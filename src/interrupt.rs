@@ -1,5 +1,9 @@
 //! Ctrl-C and SIGTERM: long loops ask [`check`] once a tile or a document batch, so that destructors run and nothing
 //! half-written stays behind. A second signal kills at once.
+//!
+//! SIGBUS: checkpoints are mapped, not read, because a gather touches a quarter of the head's rows and a map costs half
+//! the copies. The price is that a file truncated under us raises SIGBUS in the middle of a load, from which no
+//! destructor runs; the handler can only say so and leave. What was staged is removed by the next run.
 
 use std::sync::{
     Arc,
@@ -18,6 +22,20 @@ pub fn install() {
         let _ = flag::register_conditional_default(signal, Arc::clone(&REQUESTED));
         let _ = flag::register(signal, Arc::clone(&REQUESTED));
     }
+    #[expect(unsafe_code, reason = "SIGBUS has no safe handler")]
+    // SAFETY: the handler makes two system calls, write and _exit, both async-signal-safe.
+    let _ = unsafe { signal_hook::low_level::register(consts::SIGBUS, truncated_under_us) };
+}
+
+/// Says what a SIGBUS means and leaves.
+fn truncated_under_us() {
+    const SENTENCE: &[u8] = b"error: a mapped file was truncated or became unreadable while it was read\n\
+        hint: another process changed the model folder, or its disk failed: fetch it again and rerun\n";
+    #[expect(unsafe_code, reason = "the descriptor of stderr is not owned")]
+    // SAFETY: descriptor 2 is stderr for the whole life of the process.
+    let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
+    let _ = rustix::io::write(stderr, SENTENCE);
+    signal_hook::low_level::exit(1);
 }
 
 /// # Errors

@@ -19,6 +19,7 @@ pub mod vocab;
 
 pub mod checkpoint;
 pub mod nvfp4;
+pub mod quantize;
 pub mod sidecar;
 
 pub mod checksum;

@@ -1,5 +1,5 @@
 //! Outputs that are whole or absent: a directory (or a file) is staged under a temporary name beside its final place,
-//! synced, and renamed. A crash leaves a `.NAME.partial-*` folder, never a half-written result.
+//! synced, and renamed. A crash leaves a `.NAME.partial-*` folder, never a half-written result; the next run removes it.
 //!
 //! One lock per output name: of two builds into one directory, the second is refused.
 
@@ -20,8 +20,40 @@ pub struct StagedDir {
     target: PathBuf,
     staging: tempfile::TempDir,
     force: bool,
-    lock: File,
-    lock_path: PathBuf,
+    lock: Lock,
+}
+
+/// An exclusive lock on an output name; its file is removed when it is released.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    fn take(target: &Path, path: PathBuf) -> Result<Self> {
+        use std::os::unix::fs::MetadataExt;
+        loop {
+            let file = File::create(&path)
+                .with_context(|| format!("`{}`: its folder is not writable", target.display()))
+                .hint("choose another place with `-o DIR`")?;
+            if file.try_lock().is_err() {
+                bail!("`{}`: another draftfast is writing this output", target.display());
+            }
+            // The holder before us may have removed the file between our opening and our locking it.
+            let ours = file.metadata().map(|m| m.ino()).ok();
+            if ours.is_some() && path.metadata().map(|m| m.ino()).ok() == ours {
+                return Ok(Self { path, _file: file });
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Removed while still locked, so that nobody else's file is removed.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 impl StagedDir {
@@ -34,19 +66,15 @@ impl StagedDir {
         refuse_existing(target, force)?;
         let (parent, name) = split(target)?;
         fs::create_dir_all(&parent).with_context(|| format!("`{}`: cannot create the folder", parent.display()))?;
-        let lock_path = parent.join(format!(".{name}.draftfast-lock"));
-        let lock = File::create(&lock_path)
-            .with_context(|| format!("`{}`: the folder is not writable", parent.display()))
-            .hint("choose another place with `-o DIR`")?;
-        if lock.try_lock().is_err() {
-            bail!("`{}`: another draftfast is writing this output", target.display());
-        }
+        let lock = Lock::take(target, parent.join(format!(".{name}.draftfast-lock")))?;
+        let prefix = format!(".{name}.partial-");
+        remove_stale(&parent, &prefix);
         let staging = tempfile::Builder::new()
-            .prefix(&format!(".{name}.partial-"))
+            .prefix(&prefix)
             .tempdir_in(&parent)
             .with_context(|| format!("`{}`: the folder is not writable", parent.display()))
             .hint("choose another place with `-o DIR`")?;
-        Ok(Self { target: target.to_owned(), staging, force, lock, lock_path })
+        Ok(Self { target: target.to_owned(), staging, force, lock })
     }
 
     /// Where the files are while the directory is being written.
@@ -77,7 +105,7 @@ impl StagedDir {
     /// # Errors
     /// The rename fails; the old output, if any, is untouched.
     pub fn commit(self) -> Result<()> {
-        let Self { target, staging, force, lock, lock_path } = self;
+        let Self { target, staging, force, lock } = self;
         let say = || format!("`{}`: cannot move the finished output into place", target.display());
         set_mode(staging.path(), 0o755)?;
         File::open(staging.path())?.sync_all().with_context(say)?;
@@ -92,7 +120,6 @@ impl StagedDir {
         }
         let (parent, _) = split(&target)?;
         File::open(&parent)?.sync_all().with_context(say)?;
-        let _ = fs::remove_file(&lock_path);
         drop(lock);
         Ok(())
     }
@@ -190,6 +217,14 @@ pub fn hex(bytes: &[u8]) -> String {
 /// The sha256 of a slice in lower-case hexadecimal.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
+}
+
+/// Removes what runs that were killed have left. Only the holder of the lock calls this, so nobody is writing there.
+fn remove_stale(parent: &Path, prefix: &str) {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
+        let _ = fs::remove_dir_all(entry.path());
+    }
 }
 
 fn split(path: &Path) -> Result<(PathBuf, String)> {

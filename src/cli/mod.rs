@@ -4,6 +4,8 @@ pub mod build_vocab;
 pub mod convert;
 pub mod inspect;
 pub mod synth;
+pub mod quantize;
+pub mod verify;
 pub mod verify_sha;
 pub mod vocab;
 
@@ -55,6 +57,10 @@ pub enum Command {
     /// Look at draft vocabularies: what they keep, what they miss, how they differ
     #[command(subcommand)]
     Vocab(vocab::Vocab),
+    /// Quantize the kept rows of the head and the MTP linears to NVFP4 and write a sidecar directory
+    Quantize(quantize::Quantize),
+    /// Compare a sidecar with the model it was made from, row by row
+    Verify(verify::Verify),
     /// Check a directory against its sha256sums.txt, or git-lfs pointers against the real files
     VerifySha(verify_sha::VerifySha),
     /// Print the completions of a shell

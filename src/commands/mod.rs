@@ -3,10 +3,13 @@
 mod build_vocab;
 mod convert;
 pub mod inspect;
+mod quantize;
 mod shell;
 mod synth;
+mod verify;
 mod verify_sha;
 mod vocab;
+mod weights;
 
 use std::process::ExitCode;
 
@@ -32,6 +35,8 @@ fn dispatch(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
         Command::BuildVocab(args) => build_vocab::run(args, cli.global.threads, terminal),
         Command::Convert(args) => convert::run(args, terminal),
         Command::Vocab(args) => return vocab::run(args, terminal),
+        Command::Quantize(args) => quantize::run(args, terminal),
+        Command::Verify(args) => return verify::run(args, terminal),
         Command::VerifySha(args) => return verify_sha::run(args, cli.global.quiet, terminal),
         Command::Inspect(args) => inspect::run(args, terminal),
         Command::Synth(args) => synth::run(args, terminal),

@@ -89,6 +89,11 @@ impl Terminal {
         }
     }
 
+    /// One thing that is wrong among others still to be told (stderr, also with `-q`).
+    pub fn problem(&self, text: impl AsRef<str>) {
+        eprintln!("error: {}", text.as_ref());
+    }
+
     /// A line of the result (stdout).
     ///
     /// # Errors

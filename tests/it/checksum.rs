@@ -10,7 +10,7 @@ fn folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("sub")).unwrap();
     fs::write(dir.path().join("a.txt"), "hello\n").unwrap();
-    fs::write(dir.path().join("sub/b.bin"), [0u8; 3_000_000]).unwrap();
+    fs::write(dir.path().join("sub/b.bin"), vec![0u8; 3_000_000]).unwrap();
     dir
 }
 

@@ -5,6 +5,8 @@
 mod checkpoint;
 mod checksum;
 mod cli;
+mod faults;
+mod sidecar;
 mod consumers;
 mod corpus;
 mod counts;

@@ -1,0 +1,117 @@
+//! `draftfast quantize`: a model folder and a vocabulary in, a sidecar out.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use super::{
+    verify::check,
+    weights::{Weights, options},
+};
+use crate::{
+    checkpoint::{Recipe, ledger},
+    checksum::{self, LIST_NAME},
+    cli::quantize::{Quantize, WeightFlags},
+    output::{StagedDir, refuse_existing},
+    quantize,
+    report::{self, Terminal, Unit},
+    sidecar::{self, LedgerRecord, Manifest, Sidecar, SidecarParts},
+    vocab::{DraftVocab, forms},
+};
+
+/// # Errors
+/// Anything that makes a sidecar impossible or wrong; then nothing is left behind.
+pub fn run(args: &Quantize, terminal: &Terminal) -> Result<()> {
+    if !args.writing.dry_run {
+        refuse_existing(&args.output, args.writing.force)?;
+    }
+    let weights = Weights::open(&args.model, &args.weights)?;
+    let (vocab, detected) = forms::read(&args.vocab, Some(weights.recipe.target_rows))?;
+    terminal.say(format!("vocabulary: {} ids, read as {}", vocab.token_ids.len(), detected.semantics));
+    for note in &detected.notes {
+        terminal.warn(note);
+    }
+    let tokenizer_sha256 = weights.tokenizer_sha256()?;
+    if let Some(sha256) = &tokenizer_sha256 {
+        detected.check_tokenizer(&args.vocab, sha256)?;
+    }
+    if args.writing.dry_run {
+        return plan(&weights.recipe, &vocab, terminal);
+    }
+    let staged = StagedDir::create(&args.output, args.writing.force)?;
+    let manifest = write(&weights, &args.weights, &vocab, None, &staged, terminal)?;
+    finish(&weights, &manifest, None, staged, &args.output, terminal)
+}
+
+/// Quantizes into `staged`.
+///
+/// # Errors
+/// As [`sidecar::write`].
+pub fn write(
+    weights: &Weights,
+    flags: &WeightFlags,
+    vocab: &DraftVocab,
+    selection: Option<serde_json::Value>,
+    staged: &StagedDir,
+    terminal: &Terminal,
+) -> Result<Manifest> {
+    let (device, why) = flags.device.open()?;
+    terminal.say(why);
+    let (recipe, sources) = (&weights.recipe, weights.sources());
+    let ledger = ledger(recipe, vocab.n_rows());
+    let parts = SidecarParts {
+        sources,
+        recipe,
+        vocab,
+        tokenizer_sha256: weights.tokenizer_sha256()?,
+        selection,
+        options: &options(flags),
+        device: &device,
+        ledger: LedgerRecord { before_bytes: ledger.before_bytes, after_bytes: ledger.after_bytes },
+    };
+    let total = quantize::progress_bytes(recipe, vocab, sources);
+    let progress = terminal.progress("quantize", Some(total), Unit::Bytes);
+    let manifest = sidecar::write(&parts, staged, &progress)?;
+    progress.finish();
+    report::tell_quantized(&manifest, terminal);
+    Ok(manifest)
+}
+
+/// Verifies what was staged, adds the report and the checksums, and moves it into place.
+///
+/// # Errors
+/// The staged sidecar does not pass `verify`, or cannot be moved.
+pub fn finish(
+    weights: &Weights,
+    manifest: &Manifest,
+    coverage: Option<&str>,
+    staged: StagedDir,
+    output: &Path,
+    terminal: &Terminal,
+) -> Result<()> {
+    let ledger = ledger(&weights.recipe, manifest.vocabulary.n_rows);
+    staged.write("REPORT.md", report::markdown(manifest, &ledger, coverage).as_bytes())?;
+    let found = check(&Sidecar::open(staged.path())?, weights.sources(), terminal)?;
+    if !found.problems.is_empty() {
+        bail!("`{}` was not written: what was built does not pass `draftfast verify`", output.display());
+    }
+    let progress = terminal.progress("checksums", None, Unit::Bytes);
+    checksum::write_list(staged.path(), false, &progress)?;
+    progress.finish();
+    staged.commit()?;
+    terminal.say(report::ledger_sentence(&ledger));
+    terminal.say(format!("check it with: cd {} && sha256sum -c {LIST_NAME}", output.display()));
+    if terminal.is_json() {
+        return terminal.json(&serde_json::json!({ "output": output, "ledger": ledger, "verification": found }));
+    }
+    terminal.data(output.display().to_string())
+}
+
+/// What would be written.
+fn plan(recipe: &Recipe, vocab: &DraftVocab, terminal: &Terminal) -> Result<()> {
+    let ledger = ledger(recipe, vocab.n_rows());
+    if terminal.is_json() {
+        return terminal.json(&serde_json::json!({ "recipe": recipe, "ledger": ledger, "n_rows": vocab.n_rows() }));
+    }
+    terminal.data(report::plan_text(recipe, &ledger))
+}

@@ -1,0 +1,64 @@
+//! The half of a build that reads weights: flags -> checkpoints, recipe, options.
+
+use anyhow::Result;
+
+use crate::{
+    checkpoint::{Checkpoint, Overrides, Recipe, recipe},
+    checksum::sha256_file,
+    cli::quantize::{Scale, WeightFlags},
+    nvfp4::ScaleRule,
+    quantize::{QuantizeOptions, Sources},
+    report::Progress,
+};
+
+/// The opened checkpoints and what is to be done with them.
+#[derive(Debug)]
+pub struct Weights {
+    target: Checkpoint,
+    mtp_from: Option<Checkpoint>,
+    /// Which tensors are quantized and which kept.
+    pub recipe: Recipe,
+}
+
+impl Weights {
+    /// Opens the model folder, and the one with the MTP tensors if there is one.
+    ///
+    /// # Errors
+    /// The folder is damaged, or is no model that the tables know how to handle.
+    pub fn open(model: &std::path::Path, flags: &WeightFlags) -> Result<Self> {
+        let target = Checkpoint::open(model)?;
+        let mtp_from = flags.mtp_from.as_deref().map(Checkpoint::open).transpose()?;
+        let overrides = Overrides { quantize: flags.quantize.clone(), keep: flags.keep.clone() };
+        let recipe = recipe(&target, mtp_from.as_ref(), &overrides)?;
+        Ok(Self { target, mtp_from, recipe })
+    }
+
+    /// The checkpoints.
+    pub fn sources(&self) -> Sources<'_> {
+        Sources { target: &self.target, mtp_from: self.mtp_from.as_ref() }
+    }
+
+    /// sha256 of the target's tokenizer.json; `None` when the folder has none.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn tokenizer_sha256(&self) -> Result<Option<String>> {
+        let path = self.target.dir().join("tokenizer.json");
+        path.is_file().then(|| sha256_file(&path, &Progress::silent())).transpose()
+    }
+}
+
+/// The stage's options from the flags.
+pub fn options(flags: &WeightFlags) -> QuantizeOptions {
+    let linear_scale = flags.linear_scale.unwrap_or(flags.scale);
+    QuantizeOptions { head_scale: rule(flags.scale), linear_scale: rule(linear_scale) }
+}
+
+fn rule(scale: Scale) -> ScaleRule {
+    match scale {
+        Scale::Max => ScaleRule::Max,
+        Scale::FourSix => ScaleRule::FourSix,
+        Scale::FourSix1536 => ScaleRule::FourSix1536,
+        Scale::Mse => ScaleRule::Mse,
+    }
+}

@@ -1,0 +1,186 @@
+//! One matrix on its way from the checkpoint to the sidecar.
+
+use anyhow::{Context, Result, bail};
+use rayon::prelude::*;
+
+use super::{
+    DRAFT_HEAD, Sources,
+    tile::{Tile, read_tile},
+};
+use crate::{
+    checkpoint::{Recipe, Source, Tensor},
+    error::advise,
+    gpu::Device,
+    interrupt,
+    nvfp4::{self, BLOCK, ErrorStats, QuantizeConfig, Weight},
+    report::Progress,
+    sidecar::DrafterFile,
+    vocab::DraftVocab,
+};
+
+/// Weights in a tile: 2 MiB of BF16, which stays in a core's cache between the gather, the codes and the error figures.
+const TILE_WEIGHTS: usize = 1 << 20;
+
+/// A matrix to quantize.
+#[derive(Debug, Clone)]
+pub struct Matrix {
+    /// Its name in the sidecar, without `.weight`.
+    pub name: String,
+    /// The source tensor.
+    pub source: String,
+    /// The checkpoint that holds it.
+    pub checkpoint: Source,
+    /// Rows in the sidecar.
+    pub n: usize,
+    /// Columns.
+    pub k: usize,
+    /// The source row of each row; `None` when all rows are taken in order.
+    pub row_ids: Option<Vec<u32>>,
+    /// Parts with the same value share a global scale.
+    pub fused: Option<String>,
+}
+
+/// The matrices of a recipe: the draft head, then the linears in the recipe's order.
+pub fn matrices(recipe: &Recipe, vocab: &DraftVocab) -> Vec<Matrix> {
+    let head = Matrix {
+        name: DRAFT_HEAD.to_owned(),
+        source: recipe.head.name.clone(),
+        checkpoint: Source::Target,
+        n: vocab.n_rows(),
+        k: recipe.hidden_size,
+        row_ids: Some(vocab.row_ids().collect()),
+        fused: None,
+    };
+    let linears = recipe.linears.iter().map(|linear| Matrix {
+        name: linear.name.strip_suffix(".weight").unwrap_or(&linear.name).to_owned(),
+        source: linear.name.clone(),
+        checkpoint: linear.source,
+        n: linear.n,
+        k: linear.k,
+        row_ids: None,
+        fused: linear.fused.clone(),
+    });
+    std::iter::once(head).chain(linears).collect()
+}
+
+impl Matrix {
+    /// Whether this is the draft head.
+    pub fn is_head(&self) -> bool {
+        self.row_ids.is_some()
+    }
+
+    /// What shares a global scale with this matrix.
+    pub(super) fn scale_group(&self) -> &str {
+        self.fused.as_deref().unwrap_or(&self.name)
+    }
+
+    /// The source tensor.
+    ///
+    /// # Errors
+    /// It is missing.
+    pub fn tensor<'a>(&self, sources: Sources<'a>) -> Result<Tensor<'a>> {
+        sources.pick(self.checkpoint).tensor(&self.source)
+    }
+
+    /// The rows of each tile.
+    pub fn tiles(&self) -> Vec<std::ops::Range<usize>> {
+        let rows = TILE_WEIGHTS.div_ceil(self.k.max(1));
+        (0..self.n.div_ceil(rows)).map(|i| i * rows..((i + 1) * rows).min(self.n)).collect()
+    }
+
+    /// Reads the rows of a tile from the source tensor.
+    ///
+    /// # Errors
+    /// As [`read_tile`].
+    pub fn read<'a>(&self, tensor: &Tensor<'a>, rows: std::ops::Range<usize>) -> Result<Tile<'a>> {
+        read_tile(tensor, self.row_ids.as_deref(), rows, self.k)
+    }
+
+    /// The largest magnitude of all rows.
+    pub(super) fn amax(&self, sources: Sources<'_>, progress: &Progress) -> Result<f32> {
+        let tensor = self.tensor(sources)?;
+        let largest = self.tiles().into_par_iter().map(|rows| {
+            interrupt::check()?;
+            let amax = match self.read(&tensor, rows.clone())? {
+                Tile::Bf16(tile) => self.tile_amax(&tensor, &rows, &tile),
+                Tile::F16(tile) => self.tile_amax(&tensor, &rows, &tile),
+                Tile::F32(tile) => self.tile_amax(&tensor, &rows, &tile),
+            };
+            progress.advance((rows.len() * self.k * 2) as u64);
+            amax
+        });
+        largest.try_reduce(|| 0.0, |a, b| Ok(a.max(b)))
+    }
+
+    fn tile_amax<W: Weight>(&self, tensor: &Tensor<'_>, rows: &std::ops::Range<usize>, tile: &[W]) -> Result<f32> {
+        let amax = nvfp4::amax(tile);
+        if amax.is_finite() {
+            return Ok(amax);
+        }
+        let at = nvfp4::find_non_finite(tile).context("a weight is not finite and cannot be found")?;
+        let (row, column) = (rows.start + at / self.k, at % self.k);
+        let row = self.row_ids.as_ref().map_or(row, |ids| ids[row] as usize);
+        Err(advise(
+            anyhow::anyhow!(
+                "`{}`: tensor `{}` has {} in row {row}, column {column}; expected finite weights",
+                tensor.file,
+                self.source,
+                tile[at].widen()
+            ),
+            "the checkpoint is damaged or was saved from a diverged run: fetch this shard again",
+        ))
+    }
+
+    /// Quantizes all rows into `drafter`; returns the error figures.
+    pub(super) fn quantize(
+        &self,
+        sources: Sources<'_>,
+        global_scale: f32,
+        config: &QuantizeConfig<'_>,
+        device: &Device,
+        drafter: &DrafterFile,
+        progress: &Progress,
+    ) -> Result<ErrorStats> {
+        if let Device::Cuda(gpu) = device {
+            bail!("quantizing on {gpu} is not built in yet: use `--device cpu`, which gives the same bytes");
+        }
+        let tensor = self.tensor(sources)?;
+        let stats = self.tiles().into_par_iter().map(|rows| {
+            interrupt::check()?;
+            let stats = match self.read(&tensor, rows.clone())? {
+                Tile::Bf16(tile) => self.quantize_tile(&tile, &rows, global_scale, config, drafter),
+                Tile::F16(tile) => self.quantize_tile(&tile, &rows, global_scale, config, drafter),
+                Tile::F32(tile) => self.quantize_tile(&tile, &rows, global_scale, config, drafter),
+            };
+            progress.advance((rows.len() * self.k * 2) as u64);
+            stats
+        });
+        let stats = stats.collect::<Result<Vec<_>>>()?;
+        Ok(merged(&stats))
+    }
+
+    fn quantize_tile<W: Weight>(
+        &self,
+        tile: &[W],
+        rows: &std::ops::Range<usize>,
+        global_scale: f32,
+        config: &QuantizeConfig<'_>,
+        drafter: &DrafterFile,
+    ) -> Result<ErrorStats> {
+        let (mut codes, mut block_scales) = (vec![0; tile.len() / 2], vec![0; tile.len() / BLOCK]);
+        nvfp4::quantize_rows(tile, self.k, global_scale, config, &mut codes, &mut block_scales);
+        let first = rows.start * self.k;
+        drafter.write_at(&format!("{}.weight", self.name), (first / 2) as u64, &codes)?;
+        drafter.write_at(&format!("{}.weight_scale", self.name), (first / BLOCK) as u64, &block_scales)?;
+        Ok(nvfp4::error_stats(tile, &codes, &block_scales, self.k, global_scale, config.importance))
+    }
+}
+
+/// The figures of consecutive tiles, merged in row order.
+pub fn merged(tiles: &[ErrorStats]) -> ErrorStats {
+    let mut all = ErrorStats::default();
+    for tile in tiles {
+        all.merge(tile);
+    }
+    all
+}

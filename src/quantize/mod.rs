@@ -1,0 +1,228 @@
+//! A recipe and the kept ids in, packed tensors out, tile by tile: mapped rows -> gathered tile -> codes and block scales
+//! -> their place in `drafter.safetensors`.
+//!
+//! Two passes over the weights. The first finds the largest magnitude of every matrix (and anything that is not finite),
+//! since parts that runtimes fuse share one global scale; the second quantizes. Digests of the source tensors are taken
+//! beside both. Neither bytes nor error figures depend on tiles or threads.
+
+mod matrix;
+mod tile;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use rayon::prelude::*;
+use safetensors::Dtype;
+
+pub use matrix::{Matrix, matrices, merged};
+pub use tile::{Tile, read_tile};
+
+use crate::{
+    checkpoint::{Checkpoint, Recipe, Source},
+    gpu::Device,
+    interrupt,
+    nvfp4::{ErrorStats, QuantizeConfig, ScaleRule},
+    output::hex,
+    report::Progress,
+    sidecar::{DrafterFile, OutputTensor},
+    vocab::DraftVocab,
+};
+
+/// The name of the draft head in the sidecar.
+pub const DRAFT_HEAD: &str = "draft_head";
+/// The tensor that maps a row of the draft head to its token id.
+pub const TOKEN_IDS: &str = "draft_head.token_ids";
+
+/// How to quantize.
+#[derive(Debug)]
+pub struct QuantizeOptions {
+    /// How the draft head's block scales are chosen.
+    pub head_scale: ScaleRule,
+    /// How the MTP linears' block scales are chosen.
+    pub linear_scale: ScaleRule,
+}
+
+/// The checkpoints that tensors come from.
+#[derive(Debug, Clone, Copy)]
+pub struct Sources<'a> {
+    /// The target.
+    pub target: &'a Checkpoint,
+    /// Another one for the MTP tensors, if the target has none.
+    pub mtp_from: Option<&'a Checkpoint>,
+}
+
+/// What quantizing found out.
+#[derive(Debug, Default)]
+pub struct Quantized {
+    /// By sidecar name, without `.weight`.
+    pub matrices: BTreeMap<String, QuantizedMatrix>,
+    /// sha256 of every source tensor that was read, by its name.
+    pub source_sha256: BTreeMap<String, String>,
+}
+
+/// Figures of one quantized matrix.
+#[derive(Debug, Clone)]
+pub struct QuantizedMatrix {
+    /// F32, shared by fused parts.
+    pub global_scale: f32,
+    /// Error figures over all rows.
+    pub stats: ErrorStats,
+}
+
+/// The tensors that `drafter.safetensors` will have.
+pub fn output_tensors(
+    recipe: &Recipe,
+    vocab: &DraftVocab,
+    sources: Sources<'_>,
+) -> Result<BTreeMap<String, OutputTensor>> {
+    let mut tensors = BTreeMap::new();
+    let tensor = |dtype, shape: Vec<usize>| OutputTensor { dtype, shape };
+    for matrix in matrices(recipe, vocab) {
+        let Matrix { name, n, k, .. } = &matrix;
+        tensors.insert(format!("{name}.weight"), tensor(Dtype::U8, vec![*n, k / 2]));
+        tensors.insert(format!("{name}.weight_scale"), tensor(Dtype::F8_E4M3, vec![*n, k / crate::nvfp4::BLOCK]));
+        tensors.insert(format!("{name}.weight_scale_2"), tensor(Dtype::F32, vec![]));
+    }
+    tensors.insert(TOKEN_IDS.to_owned(), tensor(Dtype::I64, vec![vocab.n_rows()]));
+    for kept in &recipe.kept {
+        let entry = sources.pick(kept.source).entries().get(&kept.name);
+        let entry = entry.with_context(|| format!("there is no tensor `{}`", kept.name))?;
+        ensure!(
+            !tensors.contains_key(&kept.name),
+            "tensor `{}` would be written twice, quantized and as it is",
+            kept.name
+        );
+        tensors.insert(kept.name.clone(), tensor(entry.dtype, entry.shape.clone()));
+    }
+    Ok(tensors)
+}
+
+/// Bytes that [`run`] reads, for a progress bar: every weight twice, and every source tensor once for its digest.
+pub fn progress_bytes(recipe: &Recipe, vocab: &DraftVocab, sources: Sources<'_>) -> u64 {
+    let matrices: u64 = matrices(recipe, vocab).iter().map(|m| 2 * (m.n * m.k * 2) as u64).sum();
+    let digests: u64 = source_names(recipe)
+        .iter()
+        .filter_map(|(name, source)| sources.pick(*source).entries().get(*name))
+        .map(crate::checkpoint::TensorEntry::n_bytes)
+        .sum();
+    matrices + digests
+}
+
+/// Quantizes and copies everything the recipe names into `drafter`.
+///
+/// # Errors
+/// A weight is not finite (tensor, row and column are named), a dtype cannot be quantized, the disk is full, or the run
+/// was interrupted.
+pub fn run(
+    recipe: &Recipe,
+    vocab: &DraftVocab,
+    sources: Sources<'_>,
+    options: &QuantizeOptions,
+    device: &Device,
+    drafter: &DrafterFile,
+    progress: &Progress,
+) -> Result<Quantized> {
+    let matrices = matrices(recipe, vocab);
+    let (digests, figures) = rayon::join(
+        || hash_sources(source_names(recipe), sources, progress),
+        || {
+            copy_kept(recipe, sources, drafter)?;
+            let ids: Vec<u8> = vocab.row_ids().flat_map(|id| i64::from(id).to_le_bytes()).collect();
+            drafter.write_at(TOKEN_IDS, 0, &ids)?;
+            quantize_all(&matrices, sources, options, device, drafter, progress)
+        },
+    );
+    // The figures' error first: it names a weight, where the digests' can only be an interruption.
+    let matrices = figures?;
+    Ok(Quantized { matrices, source_sha256: digests? })
+}
+
+fn quantize_all(
+    matrices: &[Matrix],
+    sources: Sources<'_>,
+    options: &QuantizeOptions,
+    device: &Device,
+    drafter: &DrafterFile,
+    progress: &Progress,
+) -> Result<BTreeMap<String, QuantizedMatrix>> {
+    let amax = matrices
+        .iter()
+        .map(|matrix| Ok((matrix.scale_group().to_owned(), matrix.amax(sources, progress)?)))
+        .collect::<Result<Vec<_>>>()?;
+    let mut group_amax = BTreeMap::new();
+    for (group, amax) in amax {
+        let largest = group_amax.entry(group).or_insert(0f32);
+        *largest = largest.max(amax);
+    }
+    let mut figures = BTreeMap::new();
+    for matrix in matrices {
+        let rule = if matrix.is_head() { options.head_scale } else { options.linear_scale };
+        let global_scale = rule.global_scale(group_amax[matrix.scale_group()]);
+        // Byte for byte ModelOpt's rule, `max` alone may give block scales that kernels flush to zero.
+        let config = QuantizeConfig { rule, importance: None, kernel_safe: rule != ScaleRule::Max };
+        let stats = matrix.quantize(sources, global_scale, &config, device, drafter, progress)?;
+        drafter.write_at(&format!("{}.weight_scale_2", matrix.name), 0, &global_scale.to_le_bytes())?;
+        figures.insert(matrix.name.clone(), QuantizedMatrix { global_scale, stats });
+    }
+    Ok(figures)
+}
+
+/// Copies the kept tensors bit for bit.
+fn copy_kept(recipe: &Recipe, sources: Sources<'_>, drafter: &DrafterFile) -> Result<()> {
+    /// Copied at a time, so that an interruption is seen and dirty pages do not pile up.
+    const COPY_BYTES: usize = 8 << 20;
+    recipe.kept.par_iter().try_for_each(|kept| {
+        let tensor = sources.pick(kept.source).tensor(&kept.name)?;
+        for (i, part) in tensor.data.chunks(COPY_BYTES).enumerate() {
+            interrupt::check()?;
+            drafter.write_at(&kept.name, (i * COPY_BYTES) as u64, part)?;
+        }
+        Ok(())
+    })
+}
+
+/// Every source tensor and the checkpoint that holds it.
+fn source_names(recipe: &Recipe) -> Vec<(&str, Source)> {
+    let linears = recipe.linears.iter().map(|linear| (linear.name.as_str(), linear.source));
+    let kept = recipe.kept.iter().map(|kept| (kept.name.as_str(), kept.source));
+    std::iter::once((recipe.head.name.as_str(), Source::Target)).chain(linears).chain(kept).collect()
+}
+
+/// sha256 of the bytes of every tensor named.
+///
+/// # Errors
+/// A tensor is missing, or the run was interrupted.
+pub fn hash_sources(
+    names: Vec<(&str, Source)>,
+    sources: Sources<'_>,
+    progress: &Progress,
+) -> Result<BTreeMap<String, String>> {
+    names
+        .into_par_iter()
+        .map(|(name, source)| {
+            let tensor = sources.pick(source).tensor(name)?;
+            Ok((name.to_owned(), sha256_of(tensor.data, progress)?))
+        })
+        .collect()
+}
+
+fn sha256_of(bytes: &[u8], progress: &Progress) -> Result<String> {
+    use sha2::Digest;
+    let mut sha256 = sha2::Sha256::new();
+    for part in bytes.chunks(1 << 22) {
+        interrupt::check()?;
+        sha256.update(part);
+        progress.advance(part.len() as u64);
+    }
+    Ok(hex(&sha256.finalize()))
+}
+
+impl<'a> Sources<'a> {
+    /// The checkpoint that holds a tensor.
+    pub fn pick(self, source: Source) -> &'a Checkpoint {
+        match source {
+            Source::Target => self.target,
+            Source::MtpFrom => self.mtp_from.unwrap_or(self.target),
+        }
+    }
+}

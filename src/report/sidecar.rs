@@ -1,0 +1,141 @@
+//! What a sidecar is, in words: the lines of `quantize`, the plan of `--dry-run`, and REPORT.md.
+
+use std::fmt::Write as _;
+
+use super::{
+    Terminal,
+    numbers::{bytes, grouped},
+};
+use crate::{
+    checkpoint::{Ledger, Recipe},
+    sidecar::{Manifest, NVFP4, TensorRecord},
+};
+
+/// One line a tensor with `-v`, and a summary.
+pub fn tell_quantized(manifest: &Manifest, terminal: &Terminal) {
+    for (name, record) in &manifest.tensors {
+        terminal.detail(tensor_line(name, record));
+    }
+    let quantized: Vec<_> = manifest.tensors.values().filter_map(|record| record.error.as_ref()).collect();
+    let worst = quantized.iter().map(|error| error.relative_error).fold(0.0, f64::max);
+    terminal.say(format!(
+        "quantized: {} matrices to NVFP4 ({}), relative error at most {worst:.4}; {} tensors kept as they are",
+        quantized.len(),
+        manifest.recipe.head_scale,
+        manifest.tensors.len() - quantized.len()
+    ));
+}
+
+fn tensor_line(name: &str, record: &TensorRecord) -> String {
+    let figures = match (&record.error, &record.kept_because) {
+        (Some(error), _) => format!("relative error {:.4}", error.relative_error),
+        (None, Some(reason)) => reason.clone(),
+        (None, None) => String::new(),
+    };
+    format!("{name:60} {:>14} {:>5} -> {:8} {figures}", shape(record), record.from, record.to)
+}
+
+fn shape(record: &TensorRecord) -> String {
+    record.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ")
+}
+
+/// Bytes of a draft step, before and after, in one sentence.
+pub fn ledger_sentence(ledger: &Ledger) -> String {
+    format!(
+        "a draft step reads {} instead of {}: {:.1}x fewer bytes",
+        bytes(ledger.after_bytes),
+        bytes(ledger.before_bytes),
+        ledger.before_bytes as f64 / ledger.after_bytes.max(1) as f64
+    )
+}
+
+/// What `--dry-run` prints: each tensor's fate and the ledger.
+pub fn plan_text(recipe: &Recipe, ledger: &Ledger) -> String {
+    let mut text = String::new();
+    let head = &recipe.head;
+    let _ = writeln!(text, "draft head: {} of {} rows of `{}` to NVFP4", ledger.n_rows, recipe.target_rows, head.name);
+    for linear in &recipe.linears {
+        let _ = writeln!(text, "quantize  {} [{}, {}] {} -> NVFP4", linear.name, linear.n, linear.k, linear.dtype);
+    }
+    for kept in &recipe.kept {
+        let _ = writeln!(text, "keep      {} {}: {}", kept.name, kept.dtype, kept.reason);
+    }
+    text + &ledger_sentence(ledger)
+}
+
+/// REPORT.md: coverage (a Markdown table made by the vocabulary stage), byte ledger, errors, what was kept and why.
+pub fn markdown(manifest: &Manifest, ledger: &Ledger, coverage: Option<&str>) -> String {
+    let target = &manifest.target;
+    let vocabulary = &manifest.vocabulary;
+    let mut text = format!(
+        "# Drafter sidecar\n\nMade by {} for a `{}` target with {} rows of {} columns in its head.\n\n{}.\n\n\
+         The draft head keeps {} of {} token ids in {} rows. The target is not touched: it verifies every drafted token, \
+         so its outputs stay its own.\n\n",
+        manifest.tool,
+        target.family,
+        grouped(target.target_rows as u64),
+        grouped(target.hidden_size as u64),
+        ledger_sentence(ledger),
+        grouped(vocabulary.n_real_rows as u64),
+        grouped(target.target_rows as u64),
+        grouped(vocabulary.n_rows as u64),
+    );
+    if let Some(coverage) = coverage {
+        let _ = write!(text, "## Coverage\n\n{coverage}\n");
+    }
+    ledger_table(&mut text, ledger);
+    error_table(&mut text, manifest);
+    kept_table(&mut text, manifest);
+    text.push_str(
+        "## Check it\n\n```\nsha256sum -c sha256sums.txt\ndraftfast verify . --model MODEL\n```\n\n\
+         Provenance and every figure are in `manifest.json`.\n",
+    );
+    text
+}
+
+fn ledger_table(text: &mut String, ledger: &Ledger) {
+    text.push_str("## Bytes of one draft step\n\n| part | before | after | note |\n|---|---:|---:|---|\n");
+    for item in &ledger.items {
+        let (before, after) = (grouped(item.before_bytes), grouped(item.after_bytes));
+        let _ = writeln!(text, "| {} | {before} | {after} | {} |", item.name, item.note);
+    }
+    let (before, after) = (grouped(ledger.before_bytes), grouped(ledger.after_bytes));
+    let _ = writeln!(text, "| **sum** | **{before}** | **{after}** | |\n");
+    if !ledger.not_counted.is_empty() {
+        let _ = writeln!(text, "Not counted: {}.\n", ledger.not_counted.join("; "));
+    }
+}
+
+fn error_table(text: &mut String, manifest: &Manifest) {
+    text.push_str(
+        "## Quantization error\n\nRelative error is the norm of (decoded - source) over the norm of the source.\n\n\
+         | tensor | shape | scale rule | relative error | worst row | flushed blocks |\n|---|---:|---|---:|---:|---:|\n",
+    );
+    for (name, record) in &manifest.tensors {
+        let Some(error) = &record.error else { continue };
+        let _ = writeln!(
+            text,
+            "| `{name}` | {} | {} | {:.4} | {:.4} (row {}) | {} |",
+            shape(record),
+            error.scale,
+            error.relative_error,
+            error.worst_row_relative_error,
+            error.worst_row,
+            error.n_flushed_blocks
+        );
+    }
+    text.push('\n');
+}
+
+fn kept_table(text: &mut String, manifest: &Manifest) {
+    let kept: Vec<_> = manifest.tensors.iter().filter(|(_, record)| record.to != NVFP4).collect();
+    if kept.is_empty() {
+        return;
+    }
+    text.push_str("## Kept as they are\n\n| tensor | shape | dtype | why |\n|---|---:|---|---|\n");
+    for (name, record) in kept {
+        let why = record.kept_because.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "| `{name}` | {} | {} | {why} |", shape(record), record.to);
+    }
+    text.push('\n');
+}

@@ -1,0 +1,158 @@
+//! `manifest.json`: where every byte of a sidecar comes from, and how far quantization moved it.
+//!
+//! No time, no host, no absolute path, keys sorted: the same inputs give the same bytes. Shards of the target are pinned
+//! by size and by the digest of their header, and each tensor that was read by the digest of its bytes: hashing a
+//! terabyte of weights that nobody reads would pin nothing more about the drafter.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of the sidecar format; a reader refuses a later one.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// The name of the file in a sidecar directory.
+pub const MANIFEST_NAME: &str = "manifest.json";
+
+/// The whole provenance of a sidecar.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`FORMAT_VERSION`].
+    pub format: u32,
+    /// `draftfast` and its version.
+    pub tool: String,
+    /// The model that the drafter serves.
+    pub target: TargetRecord,
+    /// The kept ids.
+    pub vocabulary: VocabularyRecord,
+    /// How weights were quantized.
+    pub recipe: RecipeRecord,
+    /// Bytes of one draft step.
+    pub ledger: LedgerRecord,
+    /// Every source tensor that went into the sidecar, by its name there (without `.weight` for quantized ones).
+    pub tensors: BTreeMap<String, TensorRecord>,
+}
+
+/// The model that the drafter serves.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TargetRecord {
+    /// The family of the recipe.
+    pub family: String,
+    /// Rows of the lm_head: V.
+    pub target_rows: usize,
+    /// Columns of the lm_head: H.
+    pub hidden_size: usize,
+    /// The tensor whose rows the draft head has.
+    pub head_tensor: String,
+    /// Whether that is the embedding (tied weights).
+    pub tied: bool,
+    /// sha256 of the whole tensor's bytes.
+    pub head_sha256: String,
+    /// Files of the model folder, by name.
+    pub files: BTreeMap<String, FileRecord>,
+    /// Files of the second model folder that the MTP tensors were taken from, when there is one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mtp_files: BTreeMap<String, FileRecord>,
+}
+
+/// A file of the target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRecord {
+    /// Size in bytes.
+    pub n_bytes: u64,
+    /// sha256 of the whole file; for shards of weights, of the length field and the header.
+    pub sha256: String,
+    /// `file` or `header`.
+    pub covers: String,
+}
+
+/// The kept ids.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VocabularyRecord {
+    /// sha256 of V and the ids, each as 8 bytes little-endian.
+    pub sha256: String,
+    /// Distinct kept ids.
+    pub n_real_rows: usize,
+    /// Rows of the draft head: real rows and repeats of the first.
+    pub n_rows: usize,
+    /// How the ids were chosen, when this tool chose them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<serde_json::Value>,
+}
+
+/// How weights were quantized.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecipeRecord {
+    /// The scale rule of the draft head.
+    pub head_scale: String,
+    /// The scale rule of the MTP linears.
+    pub linear_scale: String,
+    /// `nearest` or `gptq`.
+    pub rounding: String,
+    /// sha256 of the importance file, or the name of a rule that needs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub importance: Option<String>,
+}
+
+/// Bytes of one draft step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerRecord {
+    /// As the target ships it.
+    pub before_bytes: u64,
+    /// With the sidecar.
+    pub after_bytes: u64,
+}
+
+/// One tensor's way into the sidecar.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TensorRecord {
+    /// The source tensor.
+    pub source: String,
+    /// The shard that holds it.
+    pub source_file: String,
+    /// sha256 of the source tensor's bytes.
+    pub source_sha256: String,
+    /// Whether the source is the second model folder, of `mtp_files`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mtp_from: bool,
+    /// Source dtype.
+    pub from: String,
+    /// `NVFP4`, or the source dtype when the tensor is copied.
+    pub to: String,
+    /// Shape of the decoded tensor in the sidecar.
+    pub shape: Vec<usize>,
+    /// The fused module whose parts share the global scale.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fused: Option<String>,
+    /// Why a tensor is kept as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_because: Option<String>,
+    /// What quantization did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorRecord>,
+}
+
+/// Error figures of a quantized tensor, all recomputed by `verify`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ErrorRecord {
+    /// The rule that chose the block scales.
+    pub scale: String,
+    /// F32, the multiplier `weight_scale_2`.
+    pub global_scale: f32,
+    /// ||decoded - source|| / ||source||.
+    pub relative_error: f64,
+    /// Sum of squared errors.
+    pub sum_sq_error: f64,
+    /// Sum of squared weights.
+    pub sum_sq_weight: f64,
+    /// Largest |decoded - source|.
+    pub max_abs_error: f32,
+    /// The row with the largest relative error, and that error.
+    pub worst_row: usize,
+    /// ||decoded - source|| / ||source|| of that row.
+    pub worst_row_relative_error: f64,
+    /// Blocks whose scale is subnormal (E4M3 codes 1 to 7): Marlin kernels read them as zero.
+    pub n_flushed_blocks: u64,
+    /// Weights at the largest magnitude that their block can hold.
+    pub n_saturated: u64,
+}

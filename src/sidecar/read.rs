@@ -1,0 +1,120 @@
+//! Opens a sidecar directory and checks that its files belong together, without the target.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{DRAFTER_NAME, FORMAT_VERSION, MANIFEST_NAME, Manifest, metadata};
+use crate::{
+    checkpoint::{Checkpoint, Header},
+    error::Hint,
+    output::sha256_hex,
+    vocab::{
+        DraftVocab,
+        forms::{self, Form},
+    },
+};
+
+/// A manifest is a few hundred bytes a tensor: beyond this it is something else.
+const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+
+/// A sidecar whose files agree with each other.
+#[derive(Debug)]
+pub struct Sidecar {
+    /// The directory.
+    pub dir: PathBuf,
+    /// `manifest.json`.
+    pub manifest: Manifest,
+    /// The kept ids.
+    pub vocab: DraftVocab,
+    /// `drafter.safetensors`.
+    pub drafter: Checkpoint,
+}
+
+impl Sidecar {
+    /// Whether `dir` looks like a sidecar.
+    pub fn is_at(dir: &Path) -> bool {
+        dir.join(MANIFEST_NAME).is_file() && dir.join(DRAFTER_NAME).is_file()
+    }
+
+    /// Reads the manifest, the vocabulary and the header of the drafter.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, the format is of a later version, or the files are not of one build.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let (manifest, manifest_sha256) = read_manifest(dir)?;
+        let drafter = Checkpoint::open_file(&dir.join(DRAFTER_NAME))
+            .hint("this is not a sidecar, or it is damaged: `draftfast verify-sha DIR` says which file changed")?;
+        let vocab = read_vocab(dir, &manifest)?;
+        let file = File::open(dir.join(DRAFTER_NAME)).with_context(|| format!("`{DRAFTER_NAME}`: cannot open"))?;
+        let found = Header::read(&file, DRAFTER_NAME, 0)?.metadata;
+        check_metadata(&found, &manifest, &vocab, &manifest_sha256)
+            .hint("the files of this sidecar are not of one build: build it again")?;
+        Ok(Self { dir: dir.to_owned(), manifest, vocab, drafter })
+    }
+}
+
+fn read_manifest(dir: &Path) -> Result<(Manifest, String)> {
+    let path = dir.join(MANIFEST_NAME);
+    let say = || format!("`{}`: cannot read", path.display());
+    let n_bytes = path.metadata().with_context(say).hint("this folder is not a draftfast sidecar")?.len();
+    ensure!(n_bytes <= MAX_MANIFEST_BYTES, "`{MANIFEST_NAME}` has {n_bytes} bytes, which is no manifest");
+    let text = fs::read(&path).with_context(say)?;
+    let version: serde_json::Value =
+        serde_json::from_slice(&text).with_context(|| format!("`{MANIFEST_NAME}` is not valid JSON"))?;
+    match version.get("format").and_then(serde_json::Value::as_u64) {
+        Some(v) if v == u64::from(FORMAT_VERSION) => {}
+        Some(v) => bail!("`{MANIFEST_NAME}` has format {v}, this draftfast reads format {FORMAT_VERSION}"),
+        None => bail!("`{MANIFEST_NAME}` has no `format`: it is not a draftfast manifest"),
+    }
+    let manifest = serde_json::from_value(version).with_context(|| format!("`{MANIFEST_NAME}` is not a manifest"))?;
+    Ok((manifest, sha256_hex(&text)))
+}
+
+fn read_vocab(dir: &Path, manifest: &Manifest) -> Result<DraftVocab> {
+    let name = Form::Safetensors.file_name();
+    let (vocab, _) = forms::read(&dir.join(name), Some(manifest.target.target_rows))?;
+    let record = &manifest.vocabulary;
+    ensure!(
+        (vocab.token_ids.len(), vocab.n_rows()) == (record.n_real_rows, record.n_rows),
+        "`{name}` keeps {} ids in {} rows, `{MANIFEST_NAME}` says {} in {}",
+        vocab.token_ids.len(),
+        vocab.n_rows(),
+        record.n_real_rows,
+        record.n_rows
+    );
+    Ok(vocab)
+}
+
+fn check_metadata(
+    found: &BTreeMap<String, String>,
+    manifest: &Manifest,
+    vocab: &DraftVocab,
+    manifest_sha256: &str,
+) -> Result<()> {
+    let vocab_sha256 = vocab.sha256();
+    ensure!(
+        vocab_sha256 == manifest.vocabulary.sha256,
+        "`{}` has the ids of another vocabulary: sha256 `{vocab_sha256}`, expected `{}`",
+        Form::Safetensors.file_name(),
+        manifest.vocabulary.sha256
+    );
+    for (key, expected) in [
+        (metadata::DRAFTFAST_FORMAT, FORMAT_VERSION.to_string().as_str()),
+        (metadata::HEAD_SHA256, &manifest.target.head_sha256),
+        (metadata::VOCABULARY_SHA256, &vocab_sha256),
+        (metadata::MANIFEST_SHA256, manifest_sha256),
+    ] {
+        let value = found.get(key).map(String::as_str);
+        ensure!(
+            value == Some(expected),
+            "`{DRAFTER_NAME}`: metadata `{key}` is `{}`, expected `{expected}`",
+            value.unwrap_or("missing")
+        );
+    }
+    Ok(())
+}

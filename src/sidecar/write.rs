@@ -1,0 +1,172 @@
+//! Writes a sidecar into a staged directory: everything but the report and the checksums, which come last.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+
+use super::{
+    DrafterFile, ErrorRecord, FORMAT_VERSION, LedgerRecord, MANIFEST_NAME, Manifest, NVFP4, RecipeRecord, TargetRecord,
+    TensorRecord, VocabularyRecord, config::drafter_config, metadata, target::file_records,
+};
+use crate::{
+    checkpoint::{Recipe, Source},
+    gpu::Device,
+    nvfp4::{ErrorStats, ScaleRule},
+    output::StagedDir,
+    quantize::{self, Matrix, QuantizeOptions, Quantized, Sources, matrices},
+    report::Progress,
+    vocab::{DraftVocab, forms},
+};
+
+/// What a sidecar is made of.
+#[derive(Debug)]
+pub struct SidecarParts<'a> {
+    /// The checkpoints.
+    pub sources: Sources<'a>,
+    /// Which tensors are quantized and which kept.
+    pub recipe: &'a Recipe,
+    /// The kept ids.
+    pub vocab: &'a DraftVocab,
+    /// sha256 of the target's tokenizer.json, when it has one.
+    pub tokenizer_sha256: Option<String>,
+    /// How the ids were chosen, for the manifest.
+    pub selection: Option<serde_json::Value>,
+    /// How to quantize.
+    pub options: &'a QuantizeOptions,
+    /// Where to quantize.
+    pub device: &'a Device,
+    /// Bytes of a draft step.
+    pub ledger: LedgerRecord,
+}
+
+/// Quantizes and writes `drafter.safetensors`, `draft_vocab.safetensors`, `config.json` and `manifest.json`.
+///
+/// # Errors
+/// A tensor cannot be quantized, the disk is full, or the run was interrupted.
+pub fn write(parts: &SidecarParts<'_>, staged: &StagedDir, progress: &Progress) -> Result<Manifest> {
+    let SidecarParts { sources, recipe, vocab, options, device, .. } = parts;
+    let mut metadata = BTreeMap::from([
+        (metadata::FORMAT.to_owned(), "pt".to_owned()),
+        (metadata::DRAFTFAST_FORMAT.to_owned(), FORMAT_VERSION.to_string()),
+        (metadata::VOCABULARY_SHA256.to_owned(), vocab.sha256()),
+    ]);
+    let tensors = quantize::output_tensors(recipe, vocab, *sources)?;
+    let known_last = [metadata::HEAD_SHA256, metadata::MANIFEST_SHA256];
+    let drafter = DrafterFile::create(staged.path(), tensors, &metadata, &known_last)?;
+    let quantized = quantize::run(recipe, vocab, *sources, options, device, &drafter, progress)?;
+
+    let manifest = manifest(parts, &quantized)?;
+    let text = serde_json::to_string_pretty(&manifest).context("cannot encode the manifest")? + "\n";
+    let manifest_sha256 = staged.write(MANIFEST_NAME, text.as_bytes())?;
+    metadata.insert(metadata::HEAD_SHA256.to_owned(), manifest.target.head_sha256.clone());
+    metadata.insert(metadata::MANIFEST_SHA256.to_owned(), manifest_sha256);
+    drafter.finish(&metadata)?;
+
+    for form in forms::Form::DEFAULT {
+        for (name, bytes) in forms::encode(form, vocab, parts.tokenizer_sha256.as_deref())? {
+            staged.write(name, &bytes)?;
+        }
+    }
+    let config = drafter_config(sources.target.config(), &manifest.tensors);
+    let config = serde_json::to_string_pretty(&config).context("cannot encode the config")? + "\n";
+    staged.write("config.json", config.as_bytes())?;
+    Ok(manifest)
+}
+
+fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest> {
+    let SidecarParts { sources, recipe, vocab, selection, options, ledger, .. } = parts;
+    let matrices = matrices(recipe, vocab);
+    let mut tensors = BTreeMap::new();
+    for matrix in &matrices {
+        tensors.insert(matrix.name.clone(), quantized_record(matrix, parts, quantized)?);
+    }
+    for kept in &recipe.kept {
+        let tensor = sources.pick(kept.source).tensor(&kept.name)?;
+        let record = TensorRecord {
+            source: kept.name.clone(),
+            source_file: tensor.file.to_owned(),
+            source_sha256: quantized.source_sha256[&kept.name].clone(),
+            mtp_from: kept.source == Source::MtpFrom,
+            from: tensor.dtype.to_string(),
+            to: tensor.dtype.to_string(),
+            shape: tensor.shape.to_vec(),
+            fused: None,
+            kept_because: Some(kept.reason.clone()),
+            error: None,
+        };
+        tensors.insert(kept.name.clone(), record);
+    }
+    Ok(Manifest {
+        format: FORMAT_VERSION,
+        tool: concat!("draftfast ", env!("CARGO_PKG_VERSION")).to_owned(),
+        target: TargetRecord {
+            family: recipe.family.to_owned(),
+            target_rows: recipe.target_rows,
+            hidden_size: recipe.hidden_size,
+            head_tensor: recipe.head.name.clone(),
+            tied: recipe.head.tied,
+            head_sha256: quantized.source_sha256[&recipe.head.name].clone(),
+            files: file_records(sources.target)?,
+            mtp_files: sources.mtp_from.map(file_records).transpose()?.unwrap_or_default(),
+        },
+        vocabulary: VocabularyRecord {
+            sha256: vocab.sha256(),
+            n_real_rows: vocab.token_ids.len(),
+            n_rows: vocab.n_rows(),
+            selection: selection.clone(),
+        },
+        recipe: RecipeRecord {
+            head_scale: scale_name(options.head_scale).to_owned(),
+            linear_scale: scale_name(options.linear_scale).to_owned(),
+            rounding: "nearest".to_owned(),
+            importance: None,
+        },
+        ledger: ledger.clone(),
+        tensors,
+    })
+}
+
+fn quantized_record(matrix: &Matrix, parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<TensorRecord> {
+    let tensor = matrix.tensor(parts.sources)?;
+    let figures = &quantized.matrices[&matrix.name];
+    let scale = if matrix.is_head() { parts.options.head_scale } else { parts.options.linear_scale };
+    Ok(TensorRecord {
+        source: matrix.source.clone(),
+        source_file: tensor.file.to_owned(),
+        source_sha256: quantized.source_sha256[&matrix.source].clone(),
+        mtp_from: matrix.checkpoint == Source::MtpFrom,
+        from: tensor.dtype.to_string(),
+        to: NVFP4.to_owned(),
+        shape: vec![matrix.n, matrix.k],
+        fused: matrix.fused.clone(),
+        kept_because: None,
+        error: Some(error_record(scale_name(scale), figures.global_scale, &figures.stats)),
+    })
+}
+
+/// The figures that the manifest keeps and `verify` recomputes.
+pub(super) fn error_record(scale: &str, global_scale: f32, stats: &ErrorStats) -> ErrorRecord {
+    let (worst_row, worst_row_relative_error) = stats.worst_row().unwrap_or_default();
+    ErrorRecord {
+        scale: scale.to_owned(),
+        global_scale,
+        relative_error: stats.relative(),
+        sum_sq_error: stats.sum_sq_error(),
+        sum_sq_weight: stats.sum_sq_weight(),
+        max_abs_error: stats.max_abs_error,
+        worst_row,
+        worst_row_relative_error,
+        n_flushed_blocks: stats.n_flushed_blocks,
+        n_saturated: stats.n_saturated,
+    }
+}
+
+/// The name of a rule, as `--scale` takes it.
+fn scale_name(rule: ScaleRule) -> &'static str {
+    match rule {
+        ScaleRule::Max => "max",
+        ScaleRule::FourSix => "four-six",
+        ScaleRule::FourSix1536 => "four-six-1536",
+        ScaleRule::Mse => "mse",
+    }
+}
