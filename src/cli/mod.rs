@@ -5,6 +5,7 @@ pub mod convert;
 pub mod inspect;
 pub mod synth;
 pub mod quantize;
+pub mod synth;
 pub mod verify;
 pub mod verify_sha;
 pub mod vocab;

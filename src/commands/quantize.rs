@@ -9,7 +9,7 @@ use super::{
     weights::{Weights, options},
 };
 use crate::{
-    checkpoint::{Recipe, ledger},
+    checkpoint::{Recipe, ledger::ledger},
     checksum::{self, LIST_NAME},
     cli::quantize::{Quantize, WeightFlags},
     output::{StagedDir, refuse_existing},

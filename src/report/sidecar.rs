@@ -7,7 +7,7 @@ use super::{
     numbers::{bytes, grouped},
 };
 use crate::{
-    checkpoint::{Ledger, Recipe},
+    checkpoint::{Recipe, ledger::Ledger},
     sidecar::{Manifest, NVFP4, TensorRecord},
 };
 

@@ -5,17 +5,17 @@
 mod checkpoint;
 mod checksum;
 mod cli;
-mod faults;
-mod sidecar;
 mod consumers;
 mod corpus;
 mod counts;
+mod faults;
 mod forms;
 mod inspect;
 mod nvfp4;
 mod plan;
 mod real_head;
 mod vocab;
+mod sidecar;
 
 use std::process::{Command, Output};
 

@@ -32,7 +32,8 @@ impl Workshop {
 
     fn quantize(&self, output: &str, flags: &[&str]) -> std::process::Output {
         let (model, vocab, out) = (self.at("model"), self.at("ids.txt"), self.at(output));
-        let args = ["quantize", model.to_str().unwrap(), "--vocab", vocab.to_str().unwrap(), "-o", out.to_str().unwrap()];
+        let args =
+            ["quantize", model.to_str().unwrap(), "--vocab", vocab.to_str().unwrap(), "-o", out.to_str().unwrap()];
         draftfast(&[&args[..], flags].concat())
     }
 
@@ -79,10 +80,15 @@ fn both_families_are_quantized_verified_and_checked_by_sha256sum() {
         let shop = Workshop::new(family);
         let sidecar = shop.built("out", &[]);
         let output = shop.verify("out");
-        assert_eq!((output.status.code(), stdout(&output)), (Some(0), format!("{}: OK\n", sidecar.display())), "{family}");
+        assert_eq!(
+            (output.status.code(), stdout(&output)),
+            (Some(0), format!("{}: OK\n", sidecar.display())),
+            "{family}"
+        );
         let mut check = std::process::Command::new("sha256sum");
         assert!(check.args(["-c", "--quiet", "sha256sums.txt"]).current_dir(&sidecar).status().unwrap().success());
-        let config: serde_json::Value = serde_json::from_slice(&fs::read(sidecar.join("config.json")).unwrap()).unwrap();
+        let config: serde_json::Value =
+            serde_json::from_slice(&fs::read(sidecar.join("config.json")).unwrap()).unwrap();
         let quantized = config["quantization_config"]["quantized_layers"].as_object().unwrap();
         assert!(quantized.contains_key("mtp.layers.0.self_attn.o_proj"), "{family}");
     }
@@ -187,7 +193,8 @@ fn a_weight_that_is_not_finite_is_named_by_row_and_column() {
 
     // Row 2 of the head is not kept and may hold anything; row 3 is.
     let columns = {
-        let config: serde_json::Value = serde_json::from_slice(&fs::read(shop.at("model/config.json")).unwrap()).unwrap();
+        let config: serde_json::Value =
+            serde_json::from_slice(&fs::read(shop.at("model/config.json")).unwrap()).unwrap();
         let text = config.get("text_config").unwrap_or(&config);
         text["hidden_size"].as_u64().unwrap()
     };
@@ -202,14 +209,24 @@ fn a_weight_that_is_not_finite_is_named_by_row_and_column() {
 #[test]
 fn fused_parts_share_one_global_scale() {
     let shop = Workshop::new("qwen3.5-dense");
+    for (tensor, largest) in [("self_attn.k_proj", 5.25f32), ("mlp.up_proj", 10.5)] {
+        let largest = half::bf16::from_f32(largest).to_le_bytes();
+        overwrite(&shop.at("model"), &format!("mtp.layers.0.{tensor}.weight"), 6, &largest);
+    }
     let sidecar = shop.built("out", &["--scale", "max"]);
     let bytes = fs::read(sidecar.join("drafter.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
-    let scale = |name: &str| file.tensor(&format!("mtp.layers.0.{name}.weight_scale_2")).unwrap().data().to_vec();
-    assert_eq!(scale("self_attn.q_proj"), scale("self_attn.k_proj"));
-    assert_eq!(scale("self_attn.q_proj"), scale("self_attn.v_proj"));
-    assert_eq!(scale("mlp.gate_proj"), scale("mlp.up_proj"));
-    assert_ne!(scale("self_attn.q_proj"), scale("self_attn.o_proj"));
+    let scale = |name: &str| {
+        let tensor = file.tensor(&format!("mtp.layers.0.{name}.weight_scale_2")).unwrap();
+        f32::from_le_bytes(tensor.data().try_into().unwrap())
+    };
+    for part in ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"] {
+        assert_eq!(scale(part), 5.25 / 2688.0, "{part}");
+    }
+    for part in ["mlp.gate_proj", "mlp.up_proj"] {
+        assert_eq!(scale(part), 10.5 / 2688.0, "{part}");
+    }
+    assert!(scale("self_attn.o_proj") < 1e-3, "not fused with q, k and v");
 }
 
 /// A checkpoint of no known family: `lm_head.weight` and one linear, both the golden input.
