@@ -3,8 +3,8 @@
 pub mod build_vocab;
 pub mod convert;
 pub mod inspect;
-pub mod synth;
 pub mod quantize;
+pub mod synth;
 pub mod synth;
 pub mod verify;
 pub mod verify_sha;

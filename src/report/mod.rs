@@ -1,9 +1,9 @@
 //! The only room that prints: data to stdout, everything else to stderr.
 
 pub mod inspection;
-pub mod table;
 pub mod numbers;
 mod sidecar;
+pub mod table;
 mod terminal;
 
 pub use sidecar::{ledger_sentence, markdown, plan_text, tell_quantized};

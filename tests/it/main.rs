@@ -16,6 +16,7 @@ mod plan;
 mod real_head;
 mod vocab;
 mod sidecar;
+mod vocab;
 
 use std::process::{Command, Output};
 
