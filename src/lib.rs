@@ -23,6 +23,7 @@ pub mod quantize;
 pub mod sidecar;
 
 pub mod checksum;
+pub mod demo;
 pub mod gpu;
 pub mod plan;
 

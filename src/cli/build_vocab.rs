@@ -17,15 +17,6 @@ pub struct BuildVocab {
     /// A model folder, or a tokenizer.json (then V comes from `--target-rows`)
     #[arg(value_name = "TOKENIZER_OR_MODEL")]
     pub tokenizer: PathBuf,
-    /// Text to count: a file, a folder, a glob; repeatable
-    #[arg(long, value_name = "[DOMAIN[:WEIGHT]=]PATH")]
-    pub corpus: Vec<Source>,
-    /// Counts made by `draftfast count`; repeatable, they add up
-    #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub counts: Vec<PathBuf>,
-    /// How many of the most useful ids to keep; always-kept ids come on top
-    #[arg(long, value_name = "N", default_value_t = 64_000)]
-    pub size: usize,
     /// The directory to write
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
@@ -35,6 +26,23 @@ pub struct BuildVocab {
     /// V, the rows of lm_head (default: vocab_size of the config.json beside the tokenizer)
     #[arg(long, value_name = "V")]
     pub target_rows: Option<usize>,
+    /// From what, and how many
+    #[command(flatten)]
+    pub choice: ChoiceFlags,
+}
+
+/// What a vocabulary is chosen from, and how: shared by `build-vocab` and `build`.
+#[derive(Debug, Clone, Args)]
+pub struct ChoiceFlags {
+    /// Text to count: a file, a folder, a glob; repeatable
+    #[arg(long, value_name = "[DOMAIN[:WEIGHT]=]PATH")]
+    pub corpus: Vec<Source>,
+    /// Counts made by `draftfast count`; repeatable, they add up
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub counts: Vec<PathBuf>,
+    /// How many of the most useful ids to keep; always-kept ids come on top [default: 64000]
+    #[arg(long, value_name = "N")]
+    pub size: Option<usize>,
     /// The forms to write, by file name
     #[arg(long, value_name = "FORM", value_delimiter = ',', default_values_t = Form::DEFAULT)]
     pub forms: Vec<Form>,

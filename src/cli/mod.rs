@@ -1,10 +1,10 @@
 //! The command line: clap structs only, one file a verb. Nothing else knows clap.
 
+pub mod build;
 pub mod build_vocab;
 pub mod convert;
 pub mod inspect;
 pub mod quantize;
-pub mod synth;
 pub mod synth;
 pub mod verify;
 pub mod verify_sha;
@@ -47,6 +47,8 @@ pub struct Global {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Make a drafter from a model and text: the whole job, from counting to a verified sidecar
+    Build(build::Build),
     /// Say what a model, sidecar or vocabulary is, and what draftfast would do with it
     Inspect(inspect::Inspect),
     /// Write a checkpoint of a family's exact structure with random weights

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use crate::{
-    cli::build_vocab::BuildVocab,
+    cli::build_vocab::{BuildVocab, ChoiceFlags},
     corpus::Source,
     counts::{CountOptions, Counts, Tokenizer},
     error::Hint,
@@ -15,7 +15,7 @@ use crate::{
     vocab::{
         build::{Built, build},
         evidence::Evidence,
-        select::SelectConfig,
+        select::{DEFAULT_SIZE, SelectConfig},
         summary,
         target::target_rows,
     },
@@ -26,23 +26,36 @@ use crate::{
 pub fn run(args: &BuildVocab, n_threads: Option<usize>, terminal: &Terminal) -> Result<()> {
     refuse_existing(&args.output, args.force)?;
     let tokenizer = Tokenizer::open(&args.tokenizer)?;
-    let config = SelectConfig {
-        size: args.size,
-        target_rows: target_rows(tokenizer.path(), args.target_rows)?,
-        pad_to: args.pad_to,
-        pad_mode: args.pad_mode.into(),
-    };
-    let evidence = evidence(args, &tokenizer, n_threads, terminal)?;
-    evidence.counts.warnings.iter().for_each(|warning| terminal.warn(warning));
-    let built = build(&tokenizer, &evidence, &weights(args)?, &config)?;
+    let rows = target_rows(tokenizer.path(), args.target_rows)?;
+    let (built, evidence) = choose(&args.choice, &tokenizer, rows, n_threads, terminal)?;
     let dir = StagedDir::create(&args.output, args.force)?;
-    let files = built.write(&tokenizer, &evidence, &args.forms, &dir)?;
+    let files = built.write(&tokenizer, &evidence, &args.choice.forms, &dir)?;
     dir.commit()?;
     show(args, &built, &files, terminal)
 }
 
+/// Counts and selects.
+///
+/// # Errors
+/// Bad input, or a size that the tokenizer does not have.
+pub fn choose(
+    args: &ChoiceFlags,
+    tokenizer: &Tokenizer,
+    target_rows: usize,
+    n_threads: Option<usize>,
+    terminal: &Terminal,
+) -> Result<(Built, Evidence)> {
+    let size = args.size.unwrap_or(DEFAULT_SIZE);
+    let config = SelectConfig { size, target_rows, pad_to: args.pad_to, pad_mode: args.pad_mode.into() };
+    let evidence = evidence(args, tokenizer, n_threads, terminal)?;
+    evidence.counts.warnings.iter().for_each(|warning| terminal.warn(warning));
+    let built = build(tokenizer, &evidence, &weights(args)?, &config)?;
+    summary::lines(&built).iter().for_each(|line| terminal.say(line));
+    Ok((built, evidence))
+}
+
 fn evidence(
-    args: &BuildVocab,
+    args: &ChoiceFlags,
     tokenizer: &Tokenizer,
     n_threads: Option<usize>,
     terminal: &Terminal,
@@ -75,7 +88,7 @@ fn evidence(
 }
 
 /// `--weight` before the weights in `--corpus DOMAIN:WEIGHT=PATH`.
-fn weights(args: &BuildVocab) -> Result<BTreeMap<String, f64>> {
+fn weights(args: &ChoiceFlags) -> Result<BTreeMap<String, f64>> {
     let mut weights = BTreeMap::new();
     for source in &args.corpus {
         let given = weights.insert(source.domain.clone(), source.weight);
@@ -90,7 +103,6 @@ fn weights(args: &BuildVocab) -> Result<BTreeMap<String, f64>> {
 }
 
 fn show(args: &BuildVocab, built: &Built, files: &[String], terminal: &Terminal) -> Result<()> {
-    summary::lines(built).iter().for_each(|line| terminal.say(line));
     if !terminal.is_json() {
         return terminal.data(args.output.display().to_string());
     }

@@ -1,5 +1,6 @@
 //! One file a verb: a command joins stages and owns no logic.
 
+mod build;
 mod build_vocab;
 mod convert;
 pub mod inspect;
@@ -32,6 +33,7 @@ pub fn run(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
 
 fn dispatch(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
     match &cli.command {
+        Command::Build(args) => build::run(args, cli.global.threads, terminal),
         Command::BuildVocab(args) => build_vocab::run(args, cli.global.threads, terminal),
         Command::Convert(args) => convert::run(args, terminal),
         Command::Vocab(args) => return vocab::run(args, terminal),

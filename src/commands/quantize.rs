@@ -108,7 +108,10 @@ pub fn finish(
 }
 
 /// What would be written.
-fn plan(recipe: &Recipe, vocab: &DraftVocab, terminal: &Terminal) -> Result<()> {
+///
+/// # Errors
+/// stdout is closed.
+pub fn plan(recipe: &Recipe, vocab: &DraftVocab, terminal: &Terminal) -> Result<()> {
     let ledger = ledger(recipe, vocab.n_rows());
     if terminal.is_json() {
         return terminal.json(&serde_json::json!({ "recipe": recipe, "ledger": ledger, "n_rows": vocab.n_rows() }));

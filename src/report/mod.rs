@@ -6,5 +6,5 @@ mod sidecar;
 pub mod table;
 mod terminal;
 
-pub use sidecar::{ledger_sentence, markdown, plan_text, tell_quantized};
+pub use sidecar::{coverage_table, ledger_sentence, markdown, plan_text, tell_quantized};
 pub use terminal::{Progress, Terminal, Unit};

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     checkpoint::{Recipe, ledger::Ledger},
     sidecar::{Manifest, NVFP4, TensorRecord},
+    vocab::{build::Built, evidence::Measured},
 };
 
 /// One line a tensor with `-v`, and a summary.
@@ -61,6 +62,22 @@ pub fn plan_text(recipe: &Recipe, ledger: &Ledger) -> String {
         let _ = writeln!(text, "keep      {} {}: {}", kept.name, kept.dtype, kept.reason);
     }
     text + &ledger_sentence(ledger)
+}
+
+/// The coverage of a vocabulary as a Markdown table.
+pub fn coverage_table(built: &Built) -> String {
+    let on = match built.figures.measured {
+        Measured::HeldOut => "held-out text",
+        Measured::Split => "a held-out tenth of the documents, by the other nine",
+        Measured::InSample => "the text it was chosen from, which flatters it",
+    };
+    let mut text = format!("Share of the tokens that the draft vocabulary covers, measured on {on}.\n\n");
+    text.push_str("| domain | tokens | covered |\n|---|---:|---:|\n");
+    for coverage in &built.figures.coverage {
+        let (tokens, share) = (grouped(coverage.n_tokens), 100.0 * coverage.share);
+        let _ = writeln!(text, "| {} | {tokens} | {share:.2} % |", coverage.domain);
+    }
+    text
 }
 
 /// REPORT.md: coverage (a Markdown table made by the vocabulary stage), byte ledger, errors, what was kept and why.

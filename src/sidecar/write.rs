@@ -15,7 +15,10 @@ use crate::{
     output::StagedDir,
     quantize::{self, Matrix, QuantizeOptions, Quantized, Sources, matrices},
     report::Progress,
-    vocab::{DraftVocab, forms},
+    vocab::{
+        DraftVocab,
+        forms::{self, Form},
+    },
 };
 
 /// What a sidecar is made of.
@@ -62,8 +65,9 @@ pub fn write(parts: &SidecarParts<'_>, staged: &StagedDir, progress: &Progress) 
     metadata.insert(metadata::MANIFEST_SHA256.to_owned(), manifest_sha256);
     drafter.finish(&metadata)?;
 
-    for form in forms::Form::DEFAULT {
-        for (name, bytes) in forms::encode(form, vocab, parts.tokenizer_sha256.as_deref())? {
+    // The sidecar's own form; `build` may have written it among others.
+    for (name, bytes) in forms::encode(Form::Safetensors, vocab, parts.tokenizer_sha256.as_deref())? {
+        if !staged.path().join(name).exists() {
             staged.write(name, &bytes)?;
         }
     }

@@ -9,6 +9,9 @@ use serde::Serialize;
 use super::{DraftVocab, rank, retain::Retained};
 use crate::error::Hint;
 
+/// The size when none is asked for: the seed recipe's, a quarter of a vocabulary of 248,320.
+pub const DEFAULT_SIZE: usize = 64_000;
+
 /// How rows up to a multiple of [`SelectConfig::pad_to`] are filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -1,0 +1,101 @@
+//! `draftfast build`: the whole job.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::{
+    build_vocab::choose,
+    quantize::{finish, plan, write},
+    weights::Weights,
+};
+use crate::{
+    cli::{
+        build::Build,
+        build_vocab::ChoiceFlags,
+        quantize::{WeightFlags, WritingFlags},
+    },
+    counts::Tokenizer,
+    demo,
+    output::{StagedDir, refuse_existing},
+    report::{self, Terminal},
+};
+
+/// # Errors
+/// Anything that makes a sidecar impossible or wrong; then nothing is left behind.
+pub fn run(args: &Build, n_threads: Option<usize>, terminal: &Terminal) -> Result<()> {
+    let Some(model) = &args.model else { return run_demo(args, n_threads, terminal) };
+    let output = match &args.output {
+        Some(output) => output.clone(),
+        None => default_output(model)?,
+    };
+    build(model, &output, &args.choice, &args.weights, &args.writing, n_threads, terminal)
+}
+
+fn build(
+    model: &Path,
+    output: &Path,
+    choice: &ChoiceFlags,
+    flags: &WeightFlags,
+    writing: &WritingFlags,
+    n_threads: Option<usize>,
+    terminal: &Terminal,
+) -> Result<()> {
+    if !writing.dry_run {
+        refuse_existing(output, writing.force)?;
+    }
+    let weights = Weights::open(model, flags)?;
+    let recipe = &weights.recipe;
+    let head = if recipe.head.tied { "the tied embedding" } else { "its own head" };
+    terminal.say(format!(
+        "model: {}, {} rows of {} in {head}, {} MTP linears to quantize, {} tensors to keep",
+        recipe.family,
+        recipe.target_rows,
+        recipe.hidden_size,
+        recipe.linears.len(),
+        recipe.kept.len()
+    ));
+    recipe.notes.iter().for_each(|note| terminal.say(note));
+    let tokenizer = Tokenizer::open(model)?;
+    let (built, evidence) = choose(choice, &tokenizer, recipe.target_rows, n_threads, terminal)?;
+    if writing.dry_run {
+        return plan(recipe, built.vocab(), terminal);
+    }
+    let staged = StagedDir::create(output, writing.force)?;
+    built.write(&tokenizer, &evidence, &choice.forms, &staged)?;
+    let selection = built.record(&tokenizer, &evidence);
+    let manifest = write(&weights, flags, built.vocab(), Some(selection), &staged, terminal)?;
+    let coverage = report::coverage_table(&built);
+    finish(&weights, &manifest, Some(&coverage), staged, output, terminal)
+}
+
+/// A tiny model beside the output, our sample texts, and the same job.
+fn run_demo(args: &Build, n_threads: Option<usize>, terminal: &Terminal) -> Result<()> {
+    let output = args.output.clone().unwrap_or_else(|| PathBuf::from("artifacts/demo"));
+    if !args.writing.dry_run {
+        refuse_existing(&output, args.writing.force)?;
+    }
+    let name = output.file_name().context("`-o` does not name a folder")?;
+    let model = output.with_file_name(format!("{}-model", name.to_string_lossy()));
+    demo::write_model(&model, args.writing.force)?;
+    terminal.say(format!("demo: a tiny {} model with random weights in `{}`", demo::FAMILY, model.display()));
+    let samples = tempfile::tempdir().context("cannot make a temporary folder for the sample texts")?;
+    let mut choice = args.choice.clone();
+    choice.size.get_or_insert(demo::SIZE);
+    if choice.corpus.is_empty() && choice.counts.is_empty() {
+        choice.corpus = demo::write_samples(samples.path())?;
+    }
+    build(&model, &output, &choice, &args.weights, &args.writing, n_threads, terminal)?;
+    terminal.say(format!(
+        "compare it with its model: draftfast verify {} --model {}",
+        output.display(),
+        model.display()
+    ));
+    Ok(())
+}
+
+fn default_output(model: &Path) -> Result<PathBuf> {
+    let model = model.canonicalize().with_context(|| format!("`{}`: cannot open the folder", model.display()))?;
+    let name = model.file_name().context("the model folder has no name: give `-o DIR`")?;
+    Ok(Path::new("artifacts").join(format!("{}-drafter", name.to_string_lossy())))
+}
