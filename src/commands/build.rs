@@ -63,7 +63,11 @@ fn build(
     }
     let staged = StagedDir::create(output, writing.force)?;
     built.write(&tokenizer, &evidence, &choice.forms, &staged)?;
-    let selection = built.record(&tokenizer, &evidence);
+    let mut selection = built.record(&tokenizer, &evidence);
+    if let Some(record) = selection.as_object_mut() {
+        // The long lists stand in vocabulary.json.
+        record.retain(|key, _| !matches!(key.as_str(), "retained" | "coverage"));
+    }
     let manifest = write(&weights, flags, built.vocab(), Some(selection), &staged, terminal)?;
     let coverage = report::coverage_table(&built);
     finish(&weights, &manifest, Some(&coverage), staged, output, terminal)

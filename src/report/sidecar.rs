@@ -43,7 +43,7 @@ fn shape(record: &TensorRecord) -> String {
 /// Bytes of a draft step, before and after, in one sentence.
 pub fn ledger_sentence(ledger: &Ledger) -> String {
     format!(
-        "a draft step reads {} instead of {}: {:.1}x fewer bytes",
+        "A draft step reads {} instead of {}: {:.1}x fewer bytes",
         bytes(ledger.after_bytes),
         bytes(ledger.before_bytes),
         ledger.before_bytes as f64 / ledger.after_bytes.max(1) as f64
