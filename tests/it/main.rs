@@ -15,8 +15,8 @@ mod inspect;
 mod nvfp4;
 mod plan;
 mod real_head;
-mod vocab;
 mod sidecar;
+mod vocab;
 mod vocab;
 
 use std::process::{Command, Output};
