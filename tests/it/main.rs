@@ -17,7 +17,6 @@ mod plan;
 mod real_head;
 mod sidecar;
 mod vocab;
-mod vocab;
 
 use std::process::{Command, Output};
 
