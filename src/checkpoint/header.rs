@@ -4,18 +4,16 @@
 //! tensor name to `{dtype, shape, data_offsets}`, then the data. We parse it ourselves because the reference crate
 //! refuses a whole file over one dtype that it does not know, and because its errors do not name tensors.
 
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    fmt,
-    fs::File,
-    os::unix::fs::FileExt,
-};
+use std::{borrow::Cow, collections::BTreeMap, fmt, fs::File, os::unix::fs::FileExt};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use safetensors::Dtype;
 use serde::{
     Deserialize, Deserializer,
-    de::{Error as _, MapAccess, Visitor},
+    de::{
+        Error as _, IntoDeserializer, MapAccess, Visitor,
+        value::{self, StrDeserializer},
+    },
 };
 
 use crate::error::{Hint, advise};
@@ -71,16 +69,19 @@ impl Header {
             .hint(DOWNLOAD_AGAIN)?;
         let data_begin = 8 + json.len() as u64;
         check_layout(&raw, file_name, data_begin, n_file_bytes)?;
-        let mut header = Self { metadata: raw.metadata, ..Self::default() };
+        let mut entries = Vec::with_capacity(raw.tensors.len());
+        let mut unknown = BTreeMap::new();
         for (name, tensor) in raw.tensors {
-            let Some(dtype) = dtype_of(&tensor.dtype) else {
-                header.unknown.insert(name, tensor.dtype);
-                continue;
-            };
             let (begin, end) = (data_begin + tensor.data_offsets.0, data_begin + tensor.data_offsets.1);
-            header.entries.insert(name, TensorEntry { shard, dtype, shape: tensor.shape, begin, end });
+            match tensor.dtype {
+                RawDtype::Known(dtype) => {
+                    entries.push((name, TensorEntry { shard, dtype, shape: tensor.shape, begin, end }));
+                }
+                RawDtype::Unknown(dtype) => drop(unknown.insert(name, dtype)),
+            }
         }
-        Ok(header)
+        // Collecting a sorted list builds the tree in one go.
+        Ok(Self { entries: entries.into_iter().collect(), unknown, metadata: raw.metadata })
     }
 }
 
@@ -164,29 +165,46 @@ fn check_layout(raw: &RawHeader, file_name: &str, data_begin: u64, n_file_bytes:
 
 /// Bytes that dtype and shape ask for: `None` for an unknown dtype, `Some(None)` on overflow.
 fn expected_bytes(tensor: &RawTensor) -> Option<Option<u64>> {
-    let n_bits = dtype_of(&tensor.dtype)?.bitsize() as u64;
+    let RawDtype::Known(dtype) = tensor.dtype else { return None };
+    let n_bits = dtype.bitsize() as u64;
     let total_bits = tensor.shape.iter().try_fold(n_bits, |product, &n| product.checked_mul(n as u64));
     Some(total_bits.map(|bits| bits.div_ceil(8)))
 }
 
-fn dtype_of(name: &str) -> Option<Dtype> {
-    use serde::de::{IntoDeserializer, value};
-    let deserializer: value::StrDeserializer<'_, value::Error> = name.into_deserializer();
-    Dtype::deserialize(deserializer).ok()
-}
-
-/// The header as it is written, before any check.
+/// The header as it is written, sorted by name.
 #[derive(Default)]
 struct RawHeader {
     metadata: BTreeMap<String, String>,
-    tensors: BTreeMap<String, RawTensor>,
+    tensors: Vec<(String, RawTensor)>,
 }
 
 #[derive(Deserialize)]
 struct RawTensor {
-    dtype: String,
+    dtype: RawDtype,
     shape: Vec<usize>,
     data_offsets: (u64, u64),
+}
+
+enum RawDtype {
+    Known(Dtype),
+    Unknown(String),
+}
+
+impl fmt::Display for RawDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(dtype) => dtype.fmt(f),
+            Self::Unknown(name) => f.write_str(name),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RawDtype {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = Cow::<str>::deserialize(deserializer)?;
+        let known: StrDeserializer<'_, value::Error> = name.as_ref().into_deserializer();
+        Ok(Dtype::deserialize(known).map_or_else(|_| Self::Unknown(name.clone().into_owned()), Self::Known))
+    }
 }
 
 impl<'de> Deserialize<'de> for RawHeader {
@@ -213,12 +231,11 @@ impl<'de> Visitor<'de> for RawHeaderVisitor {
                 header.metadata = map.next_value::<Option<_>>()?.unwrap_or_default();
                 continue;
             }
-            match header.tensors.entry(name) {
-                Entry::Occupied(twice) => {
-                    return Err(A::Error::custom(format!("tensor `{}` is listed twice", twice.key())));
-                }
-                Entry::Vacant(vacant) => vacant.insert(map.next_value()?),
-            };
+            header.tensors.push((name, map.next_value()?));
+        }
+        header.tensors.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        if let Some(twice) = header.tensors.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(A::Error::custom(format!("tensor `{}` is listed twice", twice[0].0)));
         }
         Ok(header)
     }

@@ -11,6 +11,8 @@
 
 mod decide;
 mod families;
+mod families_nextn;
+mod families_qwen;
 pub mod family;
 mod header;
 mod heuristic;

@@ -40,7 +40,8 @@ pub(super) fn find_module(holder: &Checkpoint, family: Option<&'static Family>, 
         return heuristic::find_module(holder);
     };
     let sizes = Sizes::read(holder.config(), family.sizes)?;
-    let n_layers = sizes.get("layers").unwrap_or(0);
+    let counts_layers = family.module.iter().any(|pattern| pattern.contains("{L}"));
+    let n_layers = if counts_layers { sizes.get("layers")? } else { 0 };
     let Some((wrapper, names)) = collect(holder, family, n_layers) else {
         return Err(no_mtp(holder, family, is_other));
     };

@@ -159,13 +159,16 @@ impl Checkpoint {
         let file = File::open(&path).with_context(|| format!("`{name}`: cannot open"))?;
         let n_bytes = file.metadata().with_context(|| format!("`{name}`: cannot read its size"))?.len();
         let header = Header::read(&file, &name, self.shards.len())?;
-        for (tensor, entry) in header.entries {
-            if let Some(other) = self.entries.get(&tensor) {
-                bail!("`{name}`: tensor `{tensor}` is already in `{}`", self.file_of(other));
-            }
-            self.entries.insert(tensor, entry);
+        let mut entries = header.entries;
+        if let Some((tensor, other)) = entries.keys().find_map(|tensor| self.entries.get_key_value(tensor)) {
+            bail!("`{name}`: tensor `{tensor}` is already in `{}`", self.file_of(other));
         }
-        self.unknown.extend(header.unknown);
+        self.entries.append(&mut entries);
+        for (tensor, dtype) in header.unknown {
+            if self.entries.contains_key(&tensor) || self.unknown.insert(tensor.clone(), dtype).is_some() {
+                bail!("`{name}`: tensor `{tensor}` is already in another shard");
+            }
+        }
         self.shards.push(Shard { name, path, file, n_bytes, map: OnceLock::new() });
         Ok(())
     }

@@ -62,6 +62,12 @@ impl Sizes {
                 .with_context(|| format!("`config.json`: `{key}` is {value}, expected a natural number"))?;
             values.insert(size.symbol, usize::try_from(number)?);
         }
+        if let (None, Some(hidden), Some(heads @ 1..)) =
+            (values.get("d"), values.get("H").copied(), values.get("hq").copied())
+        {
+            // The convention of Hugging Face configs without `head_dim`.
+            values.insert("d", hidden / heads);
+        }
         Ok(Self { table, values })
     }
 

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     families::FAMILIES,
-    family::{Role, Row, by_name},
+    family::{Role, Row, by_name, row},
     names::fill,
     random::{Normal, Stream},
     sizes::{Sizes, config_value},
@@ -65,8 +65,10 @@ enum Fill {
     Codes,
     /// E4M3 block scales between 16 and 416.
     BlockScales,
-    /// The F32 global scale of [`WEIGHT_DEVIATION`].
-    GlobalScale,
+    /// E4M3 weights of either sign.
+    Fp8,
+    /// F32 scales that bring codes back to about [`WEIGHT_DEVIATION`].
+    Scale,
 }
 
 /// Names of the families that can be synthesized.
@@ -151,53 +153,73 @@ impl Plan {
 /// Every tensor of the checkpoint.
 fn plan(family: &str, scale: Scale) -> Result<(Model, BTreeMap<String, Plan>)> {
     let known = || families().collect::<Vec<_>>().join("`, `");
-    let found = by_name(family).zip(model(family, scale));
-    let (family, model) =
-        found.ok_or_else(|| advise(anyhow!("there is no family `{family}`"), format!("families are `{}`", known())))?;
+    let family = by_name(family)
+        .ok_or_else(|| advise(anyhow!("there is no family `{family}`"), format!("families are `{}`", known())))?;
+    let model = model(family.name, scale).ok_or_else(|| {
+        advise(anyhow!("`{}` has no full scale", family.name), "give `--scale tiny`, or a family that has one")
+    })?;
     let sizes = Sizes::read(&model.config, family.sizes)?;
     let mut tensors = BTreeMap::new();
-    for row in family.rows {
+    let target = match scale {
+        Scale::Tiny if family.target.is_empty() => ENDS,
+        Scale::Tiny => family.target,
+        Scale::Full => &ENDS[..1],
+    };
+    for row in family.rows.iter().chain(target) {
         add(&mut tensors, row, &sizes, &model)?;
-    }
-    match scale {
-        Scale::Tiny => {
-            for row in family.target {
-                add(&mut tensors, row, &sizes, &model)?;
-            }
-        }
-        Scale::Full => {
-            let head = Row { name: "lm_head.weight", shape: "V, H", ..family.rows[0] };
-            add(&mut tensors, &head, &sizes, &model)?;
-        }
     }
     Ok((model, tensors))
 }
 
-/// The tensors of one row: one a layer or expert, three if they are NVFP4.
+/// The two ends of every model: all that is written of a target without a table of its own.
+const ENDS: &[Row] =
+    &[row("lm_head.weight", "V, H", Role::Other), row("model.embed_tokens.weight", "V, H", Role::Other)];
+
+/// The tensors of one row: one a layer or expert, with their scales if they are quantized.
 fn add(tensors: &mut BTreeMap<String, Plan>, row: &Row, sizes: &Sizes, model: &Model) -> Result<()> {
-    let is_nvfp4 = row.role == Role::RoutedExpert && model.experts == Some(ExpertLayout::Nvfp4);
-    if is_nvfp4 && !row.name.contains("{e}") {
+    let is_expert = row.role == Role::RoutedExpert;
+    let layout = model.experts.filter(|_| is_expert);
+    if is_expert && row.name.contains("{e}") == (layout == Some(ExpertLayout::Stacked)) {
         return Ok(());
     }
-    let shape = sizes.shape(row.shape)?;
+    let is_linear = row.role.is_quantized() || is_expert || row.role == Role::Absorbed;
+    let is_fp8 = model.is_fp8 && is_linear && row.role != Role::Combiner;
+    let shape = sizes.shape(if row.shape.is_empty() { default_shape(row) } else { row.shape })?;
     for name in expand(row, sizes, model)? {
-        if is_nvfp4 {
-            let (n, k) = (shape[0], shape[1]);
-            let parts = [
+        let parts = match (shape.as_slice(), layout) {
+            (&[n, k], Some(ExpertLayout::Nvfp4)) => vec![
                 ("", Dtype::U8, vec![n, k / 2], Fill::Codes),
                 ("_scale", Dtype::F8_E4M3, vec![n, k / 16], Fill::BlockScales),
-                ("_scale_2", Dtype::F32, vec![], Fill::GlobalScale),
-            ];
-            for (suffix, dtype, shape, fill) in parts {
-                tensors.insert(format!("{name}{suffix}"), Plan { dtype, shape, fill });
+                ("_scale_2", Dtype::F32, vec![], Fill::Scale),
+            ],
+            (&[n, k], _) if is_fp8 => vec![
+                ("", Dtype::F8_E4M3, shape.clone(), Fill::Fp8),
+                ("_scale_inv", Dtype::F32, vec![n.div_ceil(128), k.div_ceil(128)], Fill::Scale),
+            ],
+            _ => {
+                let is_norm = row.role == Role::Small && shape.len() == 1 && !name.ends_with("bias");
+                let fill = if is_norm { Fill::Norm } else { Fill::Weight };
+                vec![("", Dtype::BF16, shape.clone(), fill)]
             }
-            continue;
+        };
+        for (suffix, dtype, shape, fill) in parts {
+            tensors.insert(format!("{name}{suffix}"), Plan { dtype, shape, fill });
         }
-        let is_norm = row.role == Role::Small && shape.len() == 1 && !name.ends_with("bias");
-        let fill = if is_norm { Fill::Norm } else { Fill::Weight };
-        tensors.insert(name, Plan { dtype: Dtype::BF16, shape: shape.clone(), fill });
     }
     Ok(())
+}
+
+/// A shape for rows whose table does not fix one.
+fn default_shape(row: &Row) -> &'static str {
+    match (row.role, row.name.rsplit('.').nth(1)) {
+        (Role::Small, _) => "hq",
+        (Role::Attention, Some("q_proj")) => "hq*d, H",
+        (Role::Attention, Some("o_proj")) => "H, hq*d",
+        (Role::Attention, _) => "hk*d, H",
+        (_, Some("down_proj")) => "H, Im",
+        (Role::RoutedExpert, _) => "Im, H",
+        _ => "H, H",
+    }
 }
 
 /// The names that a row stands for.
@@ -332,8 +354,20 @@ impl Generator {
                         }
                     }
                 }
+                Fill::Fp8 => {
+                    for (position, word) in words.zip(chunk.chunks_mut(8)) {
+                        for (byte, random) in word.iter_mut().zip(stream.at(position).to_le_bytes()) {
+                            // Magnitudes from 0x28 (1/4) to 0x77 (240): never the code of NaN.
+                            *byte = (random & 0x80) | (0x28 + (random & 0x7f) % 0x50);
+                        }
+                    }
+                }
                 // The largest weight of `Weight` over 6 * 448.
-                Fill::GlobalScale => chunk.copy_from_slice(&(WEIGHT_DEVIATION as f32 * 4.0 / 2688.0).to_le_bytes()),
+                Fill::Scale => {
+                    for scale in chunk.chunks_mut(4) {
+                        scale.copy_from_slice(&(WEIGHT_DEVIATION as f32 * 4.0 / 2688.0).to_le_bytes());
+                    }
+                }
             }
         });
     }

@@ -6,7 +6,7 @@ use crate::{
     checkpoint::synth,
     cli::synth::Synth,
     output::StagedDir,
-    report::{Terminal, Unit},
+    report::{Terminal, Unit, table::human_bytes},
 };
 
 /// # Errors
@@ -19,6 +19,6 @@ pub fn run(args: &Synth, terminal: &Terminal) -> Result<()> {
     synth::write(&args.family, scale, args.seed, &out, &progress)?;
     progress.finish();
     out.commit()?;
-    terminal.say(format!("`{}`: {} with random weights, {n_bytes} bytes", args.output.display(), args.family));
+    terminal.say(format!("`{}`: {} with random weights, {}", args.output.display(), args.family, human_bytes(n_bytes)));
     terminal.data(args.output.display().to_string())
 }

@@ -1,6 +1,7 @@
 //! Opening model folders: whole ones, and every way in which one can be broken.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -203,20 +204,25 @@ fn a_million_tensors_open_in_seconds() {
     let dir = handmade(&header, 1_000_000);
     let start = std::time::Instant::now();
     assert_eq!(Checkpoint::open(&model(&dir)).unwrap().entries().len(), 1_000_000);
-    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+    // About a second on an idle core; the bound leaves room for busy machines.
+    assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
 }
 
 #[test]
-fn an_index_that_names_a_missing_tensor_is_refused() {
+fn an_index_that_names_a_missing_tensor_or_the_wrong_shard_is_refused() {
     let dir = tiny("qwen3.5-dense");
-    edit_json(&model(&dir).join("model.safetensors.index.json"), |index| {
-        index["weight_map"]["mtp.ghost.weight"] = json!("model-00001-of-00003.safetensors");
-        index["weight_map"]["lm_head.weight"] = json!("model-00001-of-00003.safetensors");
+    let index = model(&dir).join("model.safetensors.index.json");
+    let (first, second) = ("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors");
+    edit_json(&index, |index| index["weight_map"]["mtp.ghost.weight"] = json!(first));
+    let said = |tensor: &str, file: &str, found: &str| {
+        format!("the index says that tensor `{tensor}` is in `{file}`, found it in {found}")
+    };
+    assert_eq!(open_error(&model(&dir)), said("mtp.ghost.weight", first, "no shard"));
+    edit_json(&index, |index| {
+        index["weight_map"].as_object_mut().unwrap().remove("mtp.ghost.weight");
+        index["weight_map"]["lm_head.weight"] = json!(second);
     });
-    let file = "model-00001-of-00003.safetensors";
-    let error = open_error(&model(&dir));
-    let ghost = format!("the index says that tensor `mtp.ghost.weight` is in `{file}`, found it in no shard");
-    assert!(error == ghost || error.contains("`lm_head.weight`"), "{error}");
+    assert_eq!(open_error(&model(&dir)), said("lm_head.weight", second, &format!("`{first}`")));
 }
 
 #[test]
@@ -478,4 +484,92 @@ fn the_ledger_of_flash_next_is_exact_and_hides_nothing() {
     assert_eq!(line("indexer"), (3_276_800, 3_276_800));
     assert_eq!(line("hyper-connection mixers"), (39_976_960, 39_976_960));
     assert_eq!(ledger.before_bytes, 1_271_398_400 + 135_659_520 + 27_648_000 + 2_621_440 + 3_276_800 + 39_976_960);
+}
+
+#[test]
+fn every_family_is_synthesized_and_resolved() {
+    for (family, n_linears, combiner) in [
+        ("qwen3.5-moe", 8, "mtp.fc.weight"),
+        ("qwen3-next", 8, "mtp.fc.weight"),
+        ("deepseek-v3", 8, "model.layers.4.eh_proj.weight"),
+        ("glm-4.5", 8, "model.layers.4.eh_proj.weight"),
+        ("mimo", 8, "model.mtp_layers.0.input_proj.weight"),
+        ("mimo-v2", 8, "model.mtp.layers.0.eh_proj.weight"),
+        ("nemotron-h", 9, "mtp.layers.0.eh_proj.weight"),
+        ("ernie-4.5", 8, "model.mtp_linear_proj.0.weight"),
+    ] {
+        let recipe = plain_recipe(&model(&tiny(family))).unwrap_or_else(|error| panic!("{family}: {error:#}"));
+        assert_eq!(recipe.family, family);
+        assert_eq!(recipe.head.name, "lm_head.weight", "{family}");
+        assert_eq!(recipe.linears.len(), n_linears, "{family}: {:?}", recipe.linears);
+        assert!(recipe.linears.iter().any(|linear| linear.name == combiner), "{family}");
+        let unknown: Vec<_> = recipe.kept.iter().filter(|kept| kept.reason.contains("not in the table")).collect();
+        assert!(unknown.is_empty(), "{family}: {unknown:?}");
+        let n_groups =
+            recipe.linears.iter().filter_map(|linear| linear.fused.as_deref()).collect::<BTreeSet<_>>().len();
+        assert_eq!(n_groups, if family == "nemotron-h" { 1 } else { 2 }, "{family}: q/k/v and gate/up");
+    }
+}
+
+#[test]
+fn synth_lists_every_family_once() {
+    let names: Vec<&str> = synth::families().collect();
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+    assert_eq!(names.len(), 10);
+}
+
+#[test]
+fn fp8_linears_name_their_scales_and_copies_of_the_head_are_left_out() {
+    let recipe = plain_recipe(&model(&tiny("deepseek-v3"))).unwrap();
+    let linear = |name: &str| recipe.linears.iter().find(|linear| linear.name.ends_with(name)).unwrap();
+    assert_eq!(linear("q_b_proj.weight").scale.as_deref(), Some("model.layers.4.self_attn.q_b_proj.weight_scale_inv"));
+    assert_eq!(linear("eh_proj.weight").scale, None);
+    assert!(recipe.kept.iter().all(|kept| !kept.name.contains("q_b_proj")), "the old scales are not copied");
+    let replaced: Vec<&str> = recipe.replaced.iter().map(|kept| kept.name.as_str()).collect();
+    assert_eq!(replaced, ["model.layers.4.embed_tokens.weight", "model.layers.4.shared_head.head.weight"]);
+    // 8 experts of 3 x 128 x 256 bytes and 3 x 1 x 2 F32 scales, of which a token uses 2.
+    let experts = ledger::ledger(&recipe, 64).items.into_iter().find(|item| item.name == "routed experts").unwrap();
+    assert_eq!(experts.before_bytes, 2 * (3 * 128 * 256 + 3 * 2 * 4));
+}
+
+#[test]
+fn an_fp8_linear_without_its_scale_is_refused() {
+    let dir = tiny("deepseek-v3");
+    edit_headers(&model(&dir), |header| {
+        if let Some(tensor) = header.remove("model.layers.4.self_attn.o_proj.weight_scale_inv") {
+            header.insert("elsewhere".to_owned(), tensor);
+        }
+    });
+    let error = plain_recipe(&model(&dir)).unwrap_err().to_string();
+    assert!(error.contains("tensor `model.layers.4.self_attn.o_proj.weight` is FP8, but there is no"), "{error}");
+}
+
+#[test]
+fn stacked_experts_are_kept_and_counted_by_their_share() {
+    let recipe = plain_recipe(&model(&tiny("qwen3.5-moe"))).unwrap();
+    let experts = ledger::ledger(&recipe, 64).items.into_iter().find(|item| item.name == "routed experts").unwrap();
+    assert_eq!(experts.before_bytes, 2 * 3 * 128 * 256 * 2, "2 of 8 experts in BF16");
+}
+
+#[test]
+fn a_linear_that_is_already_nvfp4_is_kept_as_it_is() {
+    let dir = tiny("qwen3.8-flash-next");
+    // The expert's triple plays a shared expert's part: same shapes.
+    edit_headers(&model(&dir), |header| {
+        for suffix in ["", "_scale", "_scale_2"] {
+            let (expert, shared) =
+                ("mtp.layers.0.mlp.experts.0.down_proj.weight", "mtp.layers.0.mlp.shared_expert.down_proj.weight");
+            let old = header.remove(&format!("{shared}{suffix}"));
+            if let Some(tensor) = header.remove(&format!("{expert}{suffix}")) {
+                header.insert(format!("{shared}{suffix}"), tensor);
+            }
+            if let Some(tensor) = old {
+                header.insert(format!("elsewhere{suffix}"), tensor);
+            }
+        }
+    });
+    let recipe = plain_recipe(&model(&dir)).unwrap();
+    let name = "mtp.layers.0.mlp.shared_expert.down_proj.weight";
+    assert_eq!(recipe.kept.iter().find(|kept| kept.name == name).unwrap().reason, "already NVFP4");
+    assert!(recipe.linears.iter().all(|linear| linear.name != name));
 }
