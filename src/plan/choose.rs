@@ -83,12 +83,30 @@ pub struct Plan {
     pub formats: Vec<Point>,
     /// Tokens a second over N, a line a k, with the formats of `best`.
     pub surface: Vec<Line>,
+    /// Tokens a second of each pair of formats, each k and a few sizes.
+    pub grid: Vec<Cell>,
     /// What each piece earns.
     pub margins: Vec<Margin>,
     /// How much the answer moves.
     pub sensitivities: Vec<Sensitivity>,
     /// Coverage at the best N below which truncation loses to the full NVFP4 head with the same linears.
     pub break_even_coverage: f64,
+}
+
+/// The speed of one design with one k.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Cell {
+    /// The design.
+    #[serde(flatten)]
+    pub design: Design,
+    /// k.
+    pub n_drafted: usize,
+    /// Tokens a second.
+    pub tokens_per_second: f64,
+    /// Over decoding without speculation.
+    pub over_no_mtp: f64,
+    /// Over native MTP at its best k.
+    pub over_native: f64,
 }
 
 /// Speeds of one k.
@@ -151,8 +169,10 @@ impl Question {
         let best = self.best_sized(Nvfp4, Nvfp4)?;
         let native = full(Bf16, Bf16)?;
         let pairs = [Bf16, Fp8, Nvfp4].into_iter().flat_map(|head| [Bf16, Nvfp4].map(|linears| (head, linears)));
+        let no_mtp = self.costs.tokens_per_second(0, 1.0, 0.0);
         Some(Plan {
-            no_mtp: self.costs.tokens_per_second(0, 1.0, 0.0),
+            no_mtp,
+            grid: pairs.clone().flat_map(|pair| self.cells(pair, no_mtp, native.tokens_per_second)).collect(),
             native,
             full_nvfp4_head: full(Nvfp4, Bf16)?,
             best,
@@ -162,6 +182,26 @@ impl Question {
             sensitivities: self.sensitivities(&best),
             break_even_coverage: self.break_even_coverage(&best, full(Nvfp4, Nvfp4)?.tokens_per_second),
         })
+    }
+
+    /// The sizes that tables show, in proportion for small vocabularies, and V.
+    fn shown_rows(&self) -> Vec<usize> {
+        const SHOWN: [usize; 8] = [8_192, 16_384, 32_768, 49_152, 65_536, 98_304, 131_072, 196_608];
+        let target_rows = self.target_rows();
+        let scaled = SHOWN.iter().map(|rows| rows * target_rows / 248_320 / 128 * 128).filter(|&rows| rows > 0);
+        let exact = SHOWN.into_iter().filter(|&rows| rows < target_rows);
+        let sizes = if target_rows > 100_000 { exact.collect() } else { scaled.collect::<Vec<_>>() };
+        sizes.into_iter().chain([target_rows]).collect()
+    }
+
+    fn cells(&self, (head, linears): (Format, Format), no_mtp: f64, native: f64) -> Vec<Cell> {
+        let designs = self.shown_rows().into_iter().map(|n_rows| Design { n_rows, head, linears });
+        let cell = |design, n_drafted| {
+            let tokens_per_second = self.point(design, n_drafted).tokens_per_second;
+            let (over_no_mtp, over_native) = (tokens_per_second / no_mtp, tokens_per_second / native);
+            Cell { design, n_drafted, tokens_per_second, over_no_mtp, over_native }
+        };
+        designs.flat_map(|design| self.drafted.iter().map(move |&k| cell(design, k))).collect()
     }
 
     fn surface(&self, design: Design) -> Vec<Line> {

@@ -1,0 +1,213 @@
+//! The numbers of the cost model, read from a checkpoint's headers and config.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, anyhow};
+use serde_json::Value;
+
+use super::{
+    choose::row_choices,
+    cost::{Drafter, RoutedExperts, Target},
+};
+use crate::{
+    checkpoint::{Checkpoint, Dtype, Recipe, TensorEntry, config_value, family::Role},
+    error::Hint,
+};
+
+/// Bytes of a cached element, BF16.
+const CACHE_ELEMENT_BYTES: f64 = 2.0;
+
+/// Parts of a model that decoding a token of text does not read.
+const UNREAD: [&str; 6] = ["visual.", "vision", "audio", "mm_projector", "embed_tokens.", "embeddings."];
+
+/// What a draft step of `recipe` reads.
+pub fn drafter(recipe: &Recipe, config: &Value) -> Drafter {
+    let weights = |n: usize, k: usize| n as f64 * k as f64;
+    let kept = |is_routed: bool| -> f64 {
+        let read =
+            recipe.kept.iter().filter(|kept| kept.read_each_step && (kept.role == Role::RoutedExpert) == is_routed);
+        read.map(|kept| kept.read_bytes as f64).sum()
+    };
+    Drafter {
+        hidden_size: recipe.hidden_size,
+        target_rows: recipe.target_rows,
+        n_linear_weights: recipe.linears.iter().map(|linear| weights(linear.n, linear.k)).sum(),
+        linear_source_bytes: recipe
+            .linears
+            .iter()
+            .map(|linear| weights(linear.n, linear.k) * linear.dtype.bitsize() as f64 / 8.0)
+            .sum(),
+        kept_bytes: kept(false),
+        routed: recipe.experts.map(|experts| RoutedExperts {
+            all_bytes: kept(true),
+            n_active: experts.active,
+            n_total: experts.total,
+        }),
+        cache_bytes_per_token: layer_cache_bytes(config),
+    }
+}
+
+/// What a step of the target reads. With `measured_step_us` the checkpoint need not hold the target's layers.
+///
+/// # Errors
+/// Layers are missing and nothing was measured.
+pub fn target(checkpoint: &Checkpoint, recipe: &Recipe, measured_step_us: Option<f64>) -> Result<Target> {
+    let config = checkpoint.config();
+    let n_layers = number(config, "num_hidden_layers");
+    let mut target = Target {
+        dense_bytes: 0.0,
+        routed: None,
+        n_active_weights: 0.0,
+        cache_bytes_per_token: layer_cache_bytes(config) * n_cached_layers(config) as f64,
+        measured_step_us,
+    };
+    let (n_active, n_total) = experts(recipe, config);
+    let mut routed_bytes = 0.0;
+    let mut found = BTreeSet::new();
+    for (name, entry) in checkpoint.entries() {
+        if !is_read(name, recipe, n_layers) {
+            continue;
+        }
+        found.extend(layer_of(name));
+        let share = if name.contains(".experts.") && n_total > 0 {
+            routed_bytes += entry.n_bytes() as f64;
+            n_active as f64 / n_total as f64
+        } else {
+            target.dense_bytes += entry.n_bytes() as f64;
+            1.0
+        };
+        target.n_active_weights += share * n_weights(name, entry);
+    }
+    if routed_bytes > 0.0 {
+        target.routed = Some(RoutedExperts { all_bytes: routed_bytes, n_active, n_total });
+    }
+    if measured_step_us.is_none() && found.len() < n_layers {
+        let error = anyhow!("`{}` holds {} of the target's {n_layers} layers", checkpoint.dir().display(), found.len());
+        return Err(error).hint(
+            "the bytes of a target step are not known: give its measured speed without speculation, `--baseline TOK/S`",
+        );
+    }
+    Ok(target)
+}
+
+/// Draft tokens that the family's runtime can be started with, of those asked for, and why others are not.
+pub fn bootable(family: &str, drafted: &[usize]) -> (Vec<usize>, Option<&'static str>) {
+    if family != "qwen3.8-flash-next" || !drafted.iter().any(|k| (5..=8).contains(k)) {
+        return (drafted.to_vec(), None);
+    }
+    let kept = drafted.iter().copied().filter(|k| !(5..=8).contains(k)).collect();
+    (
+        kept,
+        Some("k = 5 to 8 do not boot with vLLM: its QSA cache needs a block size divisible by 4 + k rounded up to 4"),
+    )
+}
+
+/// The sizes that are worth considering: whole tiles, finer for small models.
+pub fn sizes(target_rows: usize, pad_to: usize) -> Vec<usize> {
+    row_choices(target_rows, (target_rows / 256).next_multiple_of(pad_to.max(1)))
+}
+
+fn is_read(name: &str, recipe: &Recipe, n_layers: usize) -> bool {
+    if name == recipe.head.name {
+        return true;
+    }
+    let is_draft = name.starts_with("mtp.") || name.contains(".mtp.") || name.contains(".mtp_layers.");
+    !is_draft && !UNREAD.iter().any(|part| name.contains(part)) && layer_of(name).is_none_or(|layer| layer < n_layers)
+}
+
+/// The number after `layers.`.
+fn layer_of(name: &str) -> Option<usize> {
+    let (_, rest) = name.split_once("layers.")?;
+    rest.split('.').next()?.parse().ok()
+}
+
+/// Weights of a tensor; packed ones count as what they hold, scales as none.
+fn n_weights(name: &str, entry: &TensorEntry) -> f64 {
+    let n_elements = entry.shape.iter().map(|&n| n as f64).product::<f64>();
+    if name.contains("_scale") {
+        return 0.0;
+    }
+    match entry.dtype {
+        Dtype::U8 | Dtype::I8 => 2.0 * n_elements,
+        Dtype::I32 | Dtype::U32 => 8.0 * n_elements,
+        _ => n_elements,
+    }
+}
+
+fn experts(recipe: &Recipe, config: &Value) -> (usize, usize) {
+    let total = ["num_experts", "n_routed_experts", "num_local_experts"].map(|key| number(config, key));
+    let own = (number(config, "num_experts_per_tok"), total.into_iter().find(|&n| n > 0).unwrap_or(0));
+    if own.1 > 0 { own } else { recipe.experts.map_or((0, 0), |experts| (experts.active, experts.total)) }
+}
+
+/// Bytes that one token adds to the cache of one attention layer.
+fn layer_cache_bytes(config: &Value) -> f64 {
+    let compressed = number(config, "kv_lora_rank");
+    if compressed > 0 {
+        return (compressed + number(config, "qk_rope_head_dim")) as f64 * CACHE_ELEMENT_BYTES;
+    }
+    let n_heads = number(config, "num_attention_heads");
+    let head_dim = match number(config, "head_dim") {
+        0 => number(config, "hidden_size") / n_heads.max(1),
+        head_dim => head_dim,
+    };
+    let n_key_heads = match number(config, "num_key_value_heads") {
+        0 => n_heads,
+        n_key_heads => n_key_heads,
+    };
+    2.0 * (n_key_heads * head_dim) as f64 * CACHE_ELEMENT_BYTES
+}
+
+/// Layers whose cache grows with the context: linear attention has a state of fixed size.
+fn n_cached_layers(config: &Value) -> usize {
+    if let Some(types) = config_value(config, "layer_types").and_then(Value::as_array) {
+        let is_linear =
+            |kind: &&Value| kind.as_str().is_some_and(|kind| kind.contains("linear") || kind.contains("mamba"));
+        return types.len() - types.iter().filter(is_linear).count();
+    }
+    let n_layers = number(config, "num_hidden_layers");
+    match number(config, "full_attention_interval") {
+        0 => n_layers,
+        interval => n_layers / interval,
+    }
+}
+
+fn number(config: &Value, key: &str) -> usize {
+    config_value(config, key).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn flash_next_is_not_planned_for_drafts_that_do_not_boot() {
+        let all: Vec<usize> = (1..=12).collect();
+        let (kept, why) = bootable("qwen3.8-flash-next", &all);
+        assert_eq!(kept, [1, 2, 3, 4, 9, 10, 11, 12]);
+        assert!(why.unwrap().contains("5 to 8"));
+        assert_eq!(bootable("qwen3.5-dense", &all), (all.clone(), None));
+        assert_eq!(bootable("qwen3.8-flash-next", &[3]), (vec![3], None));
+    }
+
+    #[test]
+    fn only_attention_layers_have_a_growing_cache() {
+        let config = json!({"text_config": {
+            "num_hidden_layers": 4, "full_attention_interval": 4, "num_key_value_heads": 2, "head_dim": 256,
+            "num_attention_heads": 24, "hidden_size": 2560
+        }});
+        assert_eq!((n_cached_layers(&config), layer_cache_bytes(&config)), (1, 2048.0));
+        let named = json!({"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2});
+        assert_eq!(n_cached_layers(&named), 1);
+        let latent = json!({"kv_lora_rank": 512, "qk_rope_head_dim": 64});
+        assert_eq!(layer_cache_bytes(&latent), 1152.0);
+    }
+
+    #[test]
+    fn layer_numbers_are_read_from_names() {
+        assert_eq!(layer_of("model.layers.61.mlp.gate.weight"), Some(61));
+        assert_eq!(layer_of("model.norm.weight"), None);
+    }
+}
