@@ -5,6 +5,7 @@ pub mod build_vocab;
 pub mod convert;
 pub mod inspect;
 pub mod quantize;
+pub mod plan;
 pub mod synth;
 pub mod verify;
 pub mod verify_sha;
@@ -64,6 +65,8 @@ pub enum Command {
     Quantize(quantize::Quantize),
     /// Compare a sidecar with the model it was made from, row by row
     Verify(verify::Verify),
+    /// Predict how many rows and draft tokens serve best, and what they earn
+    Plan(plan::Plan),
     /// Check a directory against its sha256sums.txt, or git-lfs pointers against the real files
     VerifySha(verify_sha::VerifySha),
     /// Print the completions of a shell

@@ -4,8 +4,6 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 
-use crate::corpus::Source;
-
 /// Predict how many rows and draft tokens serve best, and what they earn, before anyone serves it
 ///
 /// Reads headers, not weights. Tokens a second follow from the bytes of a draft step and of a target step, the machine's
@@ -14,7 +12,7 @@ use crate::corpus::Source;
 #[derive(Debug, Args)]
 #[command(
     group(ArgGroup::new("machine").required(true).args(["hardware", "bandwidth"])),
-    after_help = "Examples:\n  draftfast plan model/ --hardware gb10 --counts own.counts --vllm-metrics metrics.txt\n  \
+    after_help = "Examples:\n  draftfast plan model/ --hardware gb10 --coverage vocab/vocabulary.json --vllm-metrics metrics.txt\n  \
                   draftfast plan model/ --bandwidth 1008 --acceptance 0.8 --k 3 --baseline 41"
 )]
 pub struct Plan {
@@ -29,14 +27,8 @@ pub struct Plan {
     /// A machine of which only the memory bandwidth is known
     #[arg(long, value_name = "GB/S", conflicts_with = "hardware")]
     pub bandwidth: Option<f64>,
-    /// Counts made by `draftfast count`: the ids are ranked by them; repeatable, they add up
-    #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub counts: Vec<PathBuf>,
-    /// Text to measure coverage on (default: the counts themselves, which flatters); repeatable
-    #[arg(long, value_name = "[DOMAIN[:WEIGHT]=]PATH", requires = "counts")]
-    pub heldout: Vec<Source>,
     /// A coverage curve: a vocabulary.json of `build-vocab`, or lines of `ROWS SHARE`
-    #[arg(long, value_name = "FILE", conflicts_with = "counts")]
+    #[arg(long, value_name = "FILE")]
     pub coverage: Option<PathBuf>,
     /// One acceptance rate for every draft position
     #[arg(long, value_name = "RATE", group = "accepted")]

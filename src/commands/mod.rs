@@ -5,6 +5,7 @@ mod build_vocab;
 mod convert;
 pub mod inspect;
 mod quantize;
+mod plan;
 mod shell;
 mod synth;
 mod verify;
@@ -39,6 +40,7 @@ fn dispatch(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
         Command::Vocab(args) => return vocab::run(args, terminal),
         Command::Quantize(args) => quantize::run(args, terminal),
         Command::Verify(args) => return verify::run(args, terminal),
+        Command::Plan(args) => plan::run(args, terminal),
         Command::VerifySha(args) => return verify_sha::run(args, cli.global.quiet, terminal),
         Command::Inspect(args) => inspect::run(args, terminal),
         Command::Synth(args) => synth::run(args, terminal),

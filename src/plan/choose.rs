@@ -126,6 +126,31 @@ pub fn row_choices(target_rows: usize, step: usize) -> Vec<usize> {
 }
 
 impl Question {
+    /// What was assumed for want of a measurement, a sentence each.
+    pub fn assumptions(&self) -> Vec<String> {
+        let mut assumptions = Vec::new();
+        if self.acceptance.is_assumed {
+            assumptions.push(format!(
+                "acceptance is {}: give `--vllm-metrics`, `--sglang-log` or `--acceptance`",
+                self.acceptance.origin
+            ));
+        }
+        let n_known = self.acceptance.rates().len();
+        if n_known > 1 && self.drafted.iter().any(|&k| k > n_known) {
+            assumptions.push(format!("acceptance past position {n_known} is ASSUMED to stay what it is there"));
+        }
+        if self.coverage.is_assumed {
+            assumptions.push(format!("coverage is {}: give `--coverage`", self.coverage.origin));
+        }
+        if self.costs.target.measured_step_us.is_none() {
+            assumptions.push(
+                "the target's step is predicted from its bytes: `--baseline TOK/S` replaces it by a measurement"
+                    .to_owned(),
+            );
+        }
+        assumptions
+    }
+
     /// V.
     fn target_rows(&self) -> usize {
         self.costs.drafter.target_rows
@@ -190,8 +215,10 @@ impl Question {
         let target_rows = self.target_rows();
         let scaled = SHOWN.iter().map(|rows| rows * target_rows / 248_320 / 128 * 128).filter(|&rows| rows > 0);
         let exact = SHOWN.into_iter().filter(|&rows| rows < target_rows);
-        let sizes = if target_rows > 100_000 { exact.collect() } else { scaled.collect::<Vec<_>>() };
-        sizes.into_iter().chain([target_rows]).collect()
+        let mut sizes: Vec<usize> = if target_rows > 100_000 { exact.collect() } else { scaled.collect() };
+        sizes.push(target_rows);
+        sizes.dedup();
+        sizes
     }
 
     fn cells(&self, (head, linears): (Format, Format), no_mtp: f64, native: f64) -> Vec<Cell> {

@@ -2,18 +2,19 @@
 //!
 //! ```text
 //! acceptance, logs    rates by draft position, from vLLM's or SGLang's own records
-//! coverage            c(N) from counts
+//! coverage(_file)     c(N), from counts or from a vocabulary's record
 //! hardware            bandwidths and the shares of them that kernels reach
 //! model               a checkpoint's headers -> bytes of a draft step and of a target step
 //! cost                bytes -> microseconds -> tokens a second
 //! choose              the best (N, k), what each piece earns, what it hangs on
 //! ```
-//! All but `model` and `logs` are numbers in, numbers out.
+//! All but `model`, `logs` and `coverage_file` are numbers in, numbers out.
 
 mod acceptance;
 mod choose;
 mod cost;
 mod coverage;
+pub mod coverage_file;
 mod hardware;
 pub mod logs;
 pub mod model;

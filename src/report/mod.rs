@@ -3,6 +3,10 @@
 pub mod inspection;
 pub mod numbers;
 mod sidecar;
+pub mod page;
+pub mod pictures;
+pub mod plan;
+pub mod svg;
 pub mod table;
 mod terminal;
 

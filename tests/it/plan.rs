@@ -2,6 +2,8 @@
 
 use draftfast::plan::{Acceptance, Costs, CoverageCurve, Design, Drafter, Format, Hardware, Load, Question, Target};
 
+use crate::{draftfast, stderr, stdout};
+
 const V: usize = 248_320;
 const NATIVE: Design = Design { n_rows: V, head: Format::Bf16, linears: Format::Bf16 };
 /// What a target with an NVFP4 head, or vLLM 0.33, reads without a sidecar.
@@ -51,7 +53,7 @@ fn seed(machine: &str, no_mtp: f64) -> Question {
 fn covers(acceptance: &Acceptance) -> f64 {
     let full = acceptance.tau(8, 1.0);
     let shares = (0..=10_000).map(|i| f64::from(i) / 10_000.0);
-    shares.filter(|&c| acceptance.tau(8, c) <= full * (1.0 - 0.018)).last().unwrap()
+    shares.rev().find(|&c| acceptance.tau(8, c) <= full * (1.0 - 0.018)).unwrap()
 }
 
 fn best_k(question: &Question, design: Design) -> usize {
@@ -64,6 +66,7 @@ fn best_speed(question: &Question, design: Design) -> f64 {
 }
 
 /// Says the case and returns the relative error.
+#[expect(clippy::print_stderr, reason = "the comparison is for people who run this with --nocapture")]
 fn compare(case: &str, predicted: f64, published: f64) -> f64 {
     let error = predicted / published - 1.0;
     eprintln!("{case:52} predicted {predicted:7.1}  published {published:7.1}  error {:+6.1} %", error * 100.0);
@@ -109,4 +112,91 @@ fn no_bandwidth_that_exists_explains_the_native_figures_with_a_bf16_head() {
     let saved_s = 8.0 / 444.0 - 0.982 * 8.0 / 463.5;
     let saved_bytes = 7.0 * (3_392_143_360.0 - 423_383_040.0);
     assert!(saved_bytes / saved_s > 2.0 * 8e12);
+}
+
+/// A small synthetic model of `family`.
+fn model(dir: &tempfile::TempDir, family: &str) -> String {
+    let path = dir.path().join(family).to_str().unwrap().to_owned();
+    assert!(draftfast(&["synth", family, "-o", &path]).status.success());
+    path
+}
+
+#[test]
+fn a_plan_of_a_checkpoint_is_one_json_object_with_its_assumptions() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(&dir, "qwen3.5-dense");
+    let output = draftfast(&["plan", &model, "--hardware", "gb10", "--k", "1..4", "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let answer: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(answer["assumptions"].as_array().unwrap().len(), 3);
+    assert_eq!(stderr(&output).matches("ASSUMED").count(), 2, "missing acceptance and coverage are said loudly");
+    let best = answer["plan"]["best"]["tokens_per_second"].as_f64().unwrap();
+    let cells = answer["plan"]["grid"].as_array().unwrap();
+    assert_eq!(cells.len() % (6 * 4), 0, "every pair of formats, every k");
+    assert!(cells.iter().all(|cell| cell["tokens_per_second"].as_f64().unwrap() <= best + 1e-9));
+}
+
+#[test]
+fn acceptance_comes_from_a_vllm_metrics_dump_and_coverage_from_a_curve() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(&dir, "qwen3.5-dense");
+    let (metrics, curve) = (dir.path().join("metrics.txt"), dir.path().join("curve.txt"));
+    let name = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    let text = format!(
+        "vllm:spec_decode_num_drafts_total{{engine=\"0\"}} 100.0\n{name}{{engine=\"0\",position=\"0\"}} 50.0\n\
+         {name}{{engine=\"0\",position=\"1\"}} 5.0\n"
+    );
+    std::fs::write(&metrics, text).unwrap();
+    std::fs::write(&curve, "256 0.5\n1024 0.9\n").unwrap();
+    let (metrics, curve) = (metrics.to_str().unwrap(), curve.to_str().unwrap());
+    let output = draftfast(&[
+        "plan",
+        &model,
+        "--bandwidth",
+        "1000",
+        "--vllm-metrics",
+        metrics,
+        "--coverage",
+        curve,
+        "--baseline",
+        "50",
+    ]);
+    let text = stdout(&output);
+    assert!(text.contains("by position: 0.500 0.100") && text.contains("100 drafts in `metrics.txt`"), "{text}");
+    assert!(text.contains("without speculation") && text.contains("50.0 tok/s"), "{text}");
+    assert!(stderr(&output).contains("past position 2 is ASSUMED"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_cannot_be_planned_is_one_sentence_and_a_hint() {
+    let dir = tempfile::tempdir().unwrap();
+    let dense = model(&dir, "qwen3.5-dense");
+    let sparse = model(&dir, "qwen3.8-flash-next");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (slow, empty) = (file("slow.toml", "name = \"mine\"\n"), file("empty.txt", "up 1\n"));
+    let odd = file("odd.toml", "bandwidth_gb_s = 100\nwarp_drive = 1\n");
+    let gb10 = ["--hardware", "gb10"];
+    for (args, said) in [
+        (vec![&dense[..], "--hardware", &slow], "missing field `bandwidth_gb_s`"),
+        (vec![&dense, "--hardware", &odd], "warp_drive"),
+        (vec![&dense, "--hardware", "gb11"], "`gb11` is not a known machine"),
+        (vec![&dense, "--bandwidth", "0"], "expected more than 0"),
+        ([&[&dense[..]], &gb10[..], &["--vllm-metrics", &empty]].concat(), "has no `vllm:spec_decode"),
+        ([&[&dense[..]], &gb10[..], &["--sglang-log", &empty]].concat(), "has no `accept len:`"),
+        ([&[&dense[..]], &gb10[..], &["--coverage", &empty]].concat(), "`up 1` is not a number of rows"),
+        ([&[&dense[..]], &gb10[..], &["--acceptance", "1.5"]].concat(), "expected 0 to 1"),
+        ([&[&dense[..]], &gb10[..], &["--baseline", "0"]].concat(), "expected tokens a second above 0"),
+        ([&[&sparse[..]], &gb10[..], &["--k", "5..8"]].concat(), "do not boot with vLLM"),
+    ] {
+        let output = draftfast(&[&["plan"], &args[..]].concat());
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(stderr(&output).contains(said), "{args:?}: {}", stderr(&output));
+    }
+    for args in [vec![&dense[..]], vec![&dense, "--hardware", "gb10", "--k", "0"]] {
+        assert_eq!(draftfast(&[&["plan"], &args[..]].concat()).status.code(), Some(2), "{args:?}");
+    }
 }
