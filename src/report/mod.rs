@@ -2,10 +2,10 @@
 
 pub mod inspection;
 pub mod numbers;
-mod sidecar;
 pub mod page;
 pub mod pictures;
 pub mod plan;
+mod sidecar;
 pub mod svg;
 pub mod table;
 mod terminal;
