@@ -4,15 +4,26 @@
 //! for each domain, unweighted, with the provenance of every file. Counts of disjoint shards add ([`Counts::merge`]),
 //! and everything that is decided later (weights, sizes, floors) is decided from them.
 
+mod added;
+mod bpe;
+mod classes;
+mod cuts;
+mod fast;
 mod file;
+mod hash;
+mod masks;
+mod pattern;
 mod reference;
 mod run;
+mod scan;
 mod spec;
+mod split;
+mod table;
 mod tokenizer;
 mod tsv;
 
 pub use file::{Counts, DomainCounts, FileRecord};
-pub use run::{CountOptions, count};
+pub use run::{CountOptions, EngineChoice, count};
 pub use spec::AddedToken;
 pub use tokenizer::Tokenizer;
 pub use tsv::{read_tsv, write_tsv};

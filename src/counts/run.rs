@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 
 use super::{
     Counts, DomainCounts, FileRecord, Tokenizer,
+    fast::{Fast, Tally},
     reference::{ENGINE, Reference},
 };
 use crate::{
@@ -29,12 +30,57 @@ pub struct CountOptions {
     pub strict: bool,
     /// Threads that count.
     pub n_threads: usize,
+    /// Which engine counts.
+    pub engine: EngineChoice,
+}
+
+/// Which engine counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// The fast one where it knows the tokenizer, else the reference.
+    #[default]
+    Auto,
+    /// The `tokenizers` crate.
+    Reference,
+}
+
+/// A table of pre-tokens that grows beyond this is folded into the dense counts: still exact, and memory is bounded.
+const TABLE_BYTES: usize = 128 << 20;
+
+enum Engine<'t> {
+    Fast(&'t Fast),
+    Reference(&'t Reference),
+}
+
+impl Engine<'_> {
+    fn name(&self) -> String {
+        match self {
+            Self::Fast(fast) => format!("draftfast {} ({})", env!("CARGO_PKG_VERSION"), fast.name()),
+            Self::Reference(_) => ENGINE.to_owned(),
+        }
+    }
+
+    fn count(&self, text: &str, tally: &mut Tally) -> Result<()> {
+        match self {
+            Self::Fast(fast) => {
+                fast.count(text, tally);
+                Ok(())
+            }
+            Self::Reference(reference) => reference.count(text, tally.counts_mut()),
+        }
+    }
+
+    fn fold(&self, tally: &mut Tally) {
+        if let Self::Fast(fast) = self {
+            fast.fold(tally);
+        }
+    }
 }
 
 impl Default for CountOptions {
     fn default() -> Self {
         let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { extract: Extract::default(), stdin: Format::Text, strict: false, n_threads }
+        Self { extract: Extract::default(), stdin: Format::Text, strict: false, n_threads, engine: EngineChoice::Auto }
     }
 }
 
@@ -44,11 +90,14 @@ impl Default for CountOptions {
 /// A source that cannot be read, damaged files, no document at all, a bad record with `strict`, or an interrupt.
 pub fn count(tokenizer: &Tokenizer, sources: &[Source], options: &CountOptions, progress: &Progress) -> Result<Counts> {
     let expanded = expand(sources, options.stdin)?;
-    let reference = tokenizer.reference()?;
+    let engine = match tokenizer.fast() {
+        Ok(fast) if options.engine == EngineChoice::Auto => Engine::Fast(fast),
+        _ => Engine::Reference(tokenizer.reference()?),
+    };
     let mut counts = Counts {
         tokenizer_sha256: tokenizer.sha256().to_owned(),
         n_ids: tokenizer.n_ids(),
-        engines: vec![ENGINE.to_owned()],
+        engines: vec![engine.name()],
         domains: Vec::new(),
         warnings: Vec::new(),
     };
@@ -56,7 +105,7 @@ pub fn count(tokenizer: &Tokenizer, sources: &[Source], options: &CountOptions, 
         counts.warnings.push(format!("`{}` looks binary and was not read", path.display()));
     }
     for files in expanded.files.chunk_by(|a, b| a.domain == b.domain) {
-        let domain = count_domain(reference, files, options, tokenizer.n_ids(), progress, &mut counts.warnings)?;
+        let domain = count_domain(&engine, files, options, tokenizer.n_ids(), progress, &mut counts.warnings)?;
         counts.domains.push(domain);
     }
     Ok(counts)
@@ -74,7 +123,7 @@ fn texts_of(extract: &Extract) -> String {
 }
 
 fn count_domain(
-    reference: &Reference,
+    engine: &Engine<'_>,
     files: &[CorpusFile],
     options: &CountOptions,
     n_ids: usize,
@@ -87,14 +136,20 @@ fn count_domain(
     let receiver = Arc::new(Mutex::new(receiver));
     let tallies_of_files = &tallies;
     let work = move |receiver: Arc<Mutex<mpsc::Receiver<(usize, Block)>>>| -> Result<Vec<u64>> {
-        let mut counts = vec![0; n_ids];
+        let mut tally = Tally::new(n_ids);
         loop {
             let next = receiver.lock().map_or(None, |receiver| receiver.recv().ok());
-            let Some((file, block)) = next else { return Ok(counts) };
-            let tally = block.texts(&options.extract, |text| reference.count(text, &mut counts))?;
+            let Some((file, block)) = next else {
+                engine.fold(&mut tally);
+                return Ok(tally.into_counts());
+            };
+            let seen = block.texts(&options.extract, |text| engine.count(text, &mut tally))?;
+            if tally.n_table_bytes() > TABLE_BYTES {
+                engine.fold(&mut tally);
+            }
             progress.advance(block.n_file_bytes);
             if let Ok(mut tallies) = tallies_of_files.lock() {
-                tallies.entry(file).or_default().add(tally);
+                tallies.entry(file).or_default().add(seen);
             }
         }
     };

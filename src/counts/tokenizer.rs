@@ -12,6 +12,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
 use super::{
+    fast::Fast,
     reference::Reference,
     spec::{AddedToken, Spec},
 };
@@ -28,6 +29,7 @@ pub struct Tokenizer {
     tokens: Tokens,
     added: BTreeMap<u32, AddedToken>,
     spelling: Spelling,
+    fast: Result<Fast, String>,
     reference: OnceLock<Result<Reference, String>>,
 }
 
@@ -74,10 +76,11 @@ impl Tokenizer {
             Tokens::new(vocab.iter().map(|(token, id)| (token.as_str(), *id)))?
         };
         let spelling = Spelling::of(&spec);
+        let fast = Fast::new(&spec, &|token| spelling.bytes(token));
         let added = spec.added_tokens.into_iter().map(|token| (token.id, token)).collect::<BTreeMap<_, _>>();
         ensure!(added.keys().all(|id| *id < MAX_ID), "an added token has an id above {MAX_ID}");
         let sha256 = sha256_hex(&json);
-        Ok(Self { path, sha256, tokens, added, spelling, reference, json })
+        Ok(Self { path, sha256, tokens, added, spelling, fast, reference, json })
     }
 
     /// The file.
@@ -119,6 +122,11 @@ impl Tokenizer {
     /// The `tokenizers` crate refuses the file or the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.reference()?.encode(text)
+    }
+
+    /// The fast engine, or why this tokenizer is left to the reference.
+    pub(super) fn fast(&self) -> Result<&Fast, &str> {
+        self.fast.as_ref().map_err(String::as_str)
     }
 
     /// The `tokenizers` crate's own view of the file, loaded on first use.

@@ -1,0 +1,206 @@
+//! The fast engine: unique pre-tokens are counted, and each is merged once.
+//!
+//! Text -> added tokens -> NFC -> pre-tokens -> [`Table`] -> merged when the table is folded into the dense counts.
+
+use std::{borrow::Cow, collections::HashMap, hash::BuildHasherDefault};
+
+use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+
+use super::{
+    added::AddedTokens,
+    bpe::{Ids, Merges, Scratch},
+    classes::NFC_CARE,
+    cuts::Cuts,
+    hash::Folded,
+    pattern::{Pattern, Plan, recognise},
+    scan::Scanner,
+    spec::Spec,
+    split::split,
+    table::{Key, N_KEY_BYTES, Table},
+};
+
+/// A tokenizer that the fast engine knows.
+pub struct Fast {
+    plan: Plan,
+    merges: Merges,
+    raw_added: AddedTokens,
+    normalized_added: AddedTokens,
+    cuts: Cuts,
+    /// Whole pre-tokens that are tokens without merging; empty unless the model ignores merges.
+    whole: HashMap<Vec<u8>, u32, BuildHasherDefault<Folded>>,
+    /// Whether long texts may be cut into pieces.
+    can_cut: bool,
+}
+
+/// Counts in the making.
+pub struct Tally {
+    table: Table,
+    counts: Vec<u64>,
+    scratch: Scratch,
+}
+
+impl Tally {
+    /// An empty tally for `n_ids` ids.
+    pub fn new(n_ids: usize) -> Self {
+        Self { table: Table::default(), counts: vec![0; n_ids], scratch: Scratch::default() }
+    }
+
+    /// The bytes that its table takes.
+    pub fn n_table_bytes(&self) -> usize {
+        self.table.n_bytes()
+    }
+
+    /// The dense counts; complete only after [`Fast::fold`].
+    pub fn counts_mut(&mut self) -> &mut [u64] {
+        &mut self.counts
+    }
+
+    /// The dense counts, taken.
+    pub fn into_counts(self) -> Vec<u64> {
+        self.counts
+    }
+}
+
+impl Fast {
+    /// Prepares the engine; `token_bytes` are the bytes of every base token.
+    ///
+    /// # Errors
+    /// Why the tokenizer has to be left to the reference.
+    pub fn new(spec: &Spec<'_>, token_bytes: &dyn Fn(&str) -> Vec<u8>) -> Result<Self, String> {
+        let plan = recognise(spec)?;
+        let vocab = &spec.model.vocab.0;
+        let mut ids = Ids::with_capacity_and_hasher(vocab.len(), BuildHasherDefault::default());
+        ids.extend(vocab.iter().map(|(token, id)| (token.as_ref(), *id)));
+        let (raw_added, normalized_added) = AddedTokens::new(&spec.added_tokens, &ids, plan.nfc)?;
+        let mut whole = HashMap::default();
+        if plan.ignore_merges {
+            whole.extend(vocab.iter().map(|(token, id)| (token_bytes(token), *id)));
+        }
+        let is_plain = |c: char| !(c.is_whitespace() || matches!(c, '。' | '，'));
+        let can_cut = spec.added_tokens.iter().all(|token| {
+            !(token.lstrip || token.rstrip || token.single_word) && token.content.chars().all(is_plain)
+        });
+        let cuts = Cuts::new(vocab.iter().map(|(token, _)| token_bytes(token)));
+        Ok(Self { plan, merges: Merges::new(spec, &ids)?, raw_added, normalized_added, cuts, whole, can_cut })
+    }
+
+    /// The name of the split in provenance.
+    pub fn name(&self) -> &'static str {
+        self.plan.name
+    }
+
+    /// Counts one text.
+    pub fn count(&self, text: &str, tally: &mut Tally) {
+        let Tally { table, counts, .. } = tally;
+        let counts = std::cell::RefCell::new(counts);
+        let found = |id: u32| counts.borrow_mut()[id as usize] += 1;
+        self.raw_added.walk(text, found, |segment| {
+            let segment = if self.plan.nfc { nfc(segment) } else { Cow::Borrowed(segment) };
+            if self.normalized_added.is_empty() {
+                self.count_segment(&segment, table);
+            } else {
+                self.normalized_added.walk(&segment, found, |segment| self.count_segment(segment, table));
+            }
+        });
+    }
+
+    fn count_segment(&self, segment: &str, table: &mut Table) {
+        let bytes = segment.as_bytes();
+        if let Pattern::Cl100k { marks_are_letters, n_digits } = self.plan.pattern {
+            let scanner = Scanner { marks_are_letters, n_digits: n_digits as u32, cuts: Some(&self.cuts) };
+            scanner.scan(segment, |starts| add_all(bytes, starts, table));
+        } else {
+            let mut start = 0;
+            split(self.plan.pattern, segment, |end| {
+                table.add(&bytes[start..end]);
+                start = end;
+            });
+        }
+    }
+
+    /// Merges every pre-token of the table into the dense counts and empties the table.
+    pub fn fold(&self, tally: &mut Tally) {
+        let Tally { table, counts, scratch } = tally;
+        table.for_each(|bytes, count| {
+            if let Some(id) = self.whole.get(bytes) {
+                counts[*id as usize] += count;
+                return;
+            }
+            for id in self.merges.encode(bytes, scratch) {
+                counts[*id as usize] += count;
+            }
+        });
+        table.clear();
+    }
+
+    /// The last place where a long text can be cut without changing its tokens: every pattern ends a pre-token between
+    /// a letter and a space, behind a line end that a letter follows, and between a Han letter and its full stop or
+    /// comma; what follows is split without looking back.
+    pub fn cut_at(&self, bytes: &[u8]) -> Option<usize> {
+        let is_han = |byte: u8| (0xe5..=0xe9).contains(&byte);
+        let is_cut = |at: &usize| {
+            let (left, right) = bytes.split_at(*at);
+            match (left, right) {
+                ([.., b'\n'], [next, ..]) => next.is_ascii_alphabetic() || is_han(*next),
+                ([.., last], [b' ', next, ..]) => last.is_ascii_alphabetic() && next.is_ascii_alphabetic(),
+                ([.., han, _, _], [0xe3, 0x80, 0x82, ..] | [0xef, 0xbc, 0x8c, ..]) => is_han(*han),
+                _ => false,
+            }
+        };
+        (1..bytes.len()).rev().find(is_cut).filter(|_| self.can_cut)
+    }
+}
+
+/// Counts the pre-tokens between the starts.
+#[inline]
+fn add_all(bytes: &[u8], starts: &[u32], table: &mut Table) {
+    for pair in starts.windows(2) {
+        let (start, end) = (pair[0] as usize, pair[1] as usize);
+        let n = end - start;
+        match bytes[start..].first_chunk::<16>() {
+            Some(chunk) if n <= N_KEY_BYTES => {
+                let kept = Key::from_le_bytes(*chunk) & ((1 << (8 * n)) - 1);
+                table.add_key(kept | (n as Key) << 120);
+            }
+            _ => table.add(&bytes[start..end]),
+        }
+    }
+}
+
+/// The text in NFC; most texts are and are returned as they are.
+fn nfc(text: &str) -> Cow<'_, str> {
+    if !needs_care(text) || is_nfc_quick(text.chars()) == IsNormalized::Yes {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.nfc().map(|(c, _)| c).collect())
+}
+
+/// Whether a character stands in the text that could make it differ from its NFC.
+fn needs_care(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        if let Some(chunk) = bytes[at..].first_chunk::<16>()
+            && u128::from_le_bytes(*chunk) & 0x8080_8080_8080_8080_8080_8080_8080_8080 == 0
+        {
+            at += 16;
+            continue;
+        }
+        // U+5000 to U+9FFF need no care (a test checks it); other characters are looked up.
+        let end = (at + 16).min(bytes.len());
+        while at < end {
+            match bytes[at] {
+                0..0x80 => at += 1,
+                0xe5..=0xe9 => at += 3,
+                _ => {
+                    let Some(c) = text[at..].chars().next() else { return false };
+                    if NFC_CARE.get(c as u32) == 1 {
+                        return true;
+                    }
+                    at += c.len_utf8();
+                }
+            }
+        }
+    }
+    false
+}

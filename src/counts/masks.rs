@@ -1,0 +1,175 @@
+//! The classes of 64 bytes at a time, a bit a byte: ASCII by vector compares, other characters from the table.
+
+use super::{
+    classes::{CLASSES, Class, from_byte},
+    cuts::is_three,
+};
+
+/// Bytes of a block.
+pub const N_BLOCK: usize = 64;
+
+/// The classes of a block; every byte of a character carries its class.
+#[derive(Default, Clone, Copy)]
+pub struct Masks {
+    /// First bytes of characters.
+    pub lead: u64,
+    /// What the pattern takes for a letter.
+    pub letter: u64,
+    /// `\p{N}`.
+    pub number: u64,
+    /// `\s` without line ends.
+    pub space: u64,
+    /// Line ends.
+    pub newline: u64,
+    /// The space character alone.
+    pub blank: u64,
+    /// The apostrophe.
+    pub apostrophe: u64,
+    /// First bytes of letters of three bytes.
+    pub three: u64,
+    /// Bytes outside ASCII.
+    pub wide: u64,
+}
+
+impl Masks {
+    /// Neither letter, number nor whitespace, of the bytes in `valid`.
+    #[inline]
+    pub fn other(&self, valid: u64) -> u64 {
+        valid & !(self.letter | self.number | self.space | self.newline)
+    }
+
+    /// The classes of a block that holds whole characters, `n` bytes of it valid.
+    #[inline]
+    pub fn new(block: &[u8; N_BLOCK], n: usize, marks_are_letters: bool) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        #[expect(unsafe_code, reason = "vector instructions")]
+        // SAFETY: SSE2 is part of every x86-64 processor.
+        let mut masks = unsafe { Self::ascii(block) };
+        #[cfg(not(target_arch = "x86_64"))]
+        let mut masks = Self::ascii(block);
+        let valid = u64::MAX >> (N_BLOCK - n);
+        for mask in [&mut masks.lead, &mut masks.letter, &mut masks.number, &mut masks.space, &mut masks.newline] {
+            *mask &= valid;
+        }
+        masks.blank &= valid;
+        masks.apostrophe &= valid;
+        masks.wide &= valid;
+        masks.three &= valid;
+        if masks.wide != 0 {
+            masks.add_wide(block, marks_are_letters);
+        }
+        masks
+    }
+
+    #[inline]
+    fn add_wide(&mut self, block: &[u8; N_BLOCK], marks_are_letters: bool) {
+        // Here `three` holds U+5000 to U+9FFF, which are all letters: a test checks it.
+        self.letter |= self.three | self.three << 1 | self.three << 2;
+        let mut rest = self.wide & self.lead & !self.three;
+        while rest != 0 {
+            let at = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let byte = |i: usize| u32::from(block[(at + i) & (N_BLOCK - 1)] & 0x3f);
+            let first = block[at];
+            let (c, n) = match first {
+                0..0xe0 => (u32::from(first & 0x1f) << 6 | byte(1), 2),
+                0xe0..0xf0 => (u32::from(first & 0xf) << 12 | byte(1) << 6 | byte(2), 3),
+                _ => (u32::from(first & 7) << 18 | byte(1) << 12 | byte(2) << 6 | byte(3), 4),
+            };
+            let bits = (u64::MAX >> (N_BLOCK - n)) << at;
+            match from_byte(CLASSES.get(c)) {
+                Class::Upper | Class::Lower | Class::Letter => {
+                    self.letter |= bits;
+                    self.three |= u64::from(is_three(first)) << at;
+                }
+                Class::Mark if marks_are_letters => self.letter |= bits,
+                Class::Number => self.number |= bits,
+                Class::Space => self.space |= bits,
+                _ => {}
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "sse2")]
+    #[inline]
+    fn ascii(block: &[u8; N_BLOCK]) -> Self {
+        use std::arch::x86_64::{
+            _mm_cmpeq_epi8, _mm_cmpgt_epi8, _mm_min_epu8, _mm_movemask_epi8, _mm_or_si128,
+            _mm_set_epi64x, _mm_set1_epi8, _mm_sub_epi8,
+        };
+        let mut masks = Self::default();
+        for (i, part) in block.as_chunks::<16>().0.iter().enumerate() {
+            let half = |i: usize| {
+                let mut word = [0; 8];
+                word.copy_from_slice(&part[i * 8..i * 8 + 8]);
+                i64::from_le_bytes(word)
+            };
+            let x = _mm_set_epi64x(half(1), half(0));
+            let equals = |byte: u8| _mm_cmpeq_epi8(x, _mm_set1_epi8(byte as i8));
+            // Unsigned `first <= y <= first + n` by wrapping.
+            let within = |y, first: u8, n: u8| {
+                let offset = _mm_sub_epi8(y, _mm_set1_epi8(first as i8));
+                _mm_cmpeq_epi8(_mm_min_epu8(offset, _mm_set1_epi8(n as i8)), offset)
+            };
+            let bits = |mask| u64::from(_mm_movemask_epi8(mask) as u16) << (i * 16);
+            let newline = _mm_or_si128(equals(b'\n'), equals(b'\r'));
+            let blank = equals(b' ');
+            masks.letter |= bits(within(_mm_or_si128(x, _mm_set1_epi8(0x20)), b'a', 25));
+            masks.number |= bits(within(x, b'0', 9));
+            masks.newline |= bits(newline);
+            masks.blank |= bits(blank);
+            masks.space |= bits(_mm_or_si128(within(x, b'\t', 4), blank)) & !bits(newline);
+            masks.apostrophe |= bits(equals(b'\''));
+            masks.lead |= bits(_mm_cmpgt_epi8(x, _mm_set1_epi8(-65)));
+            masks.wide |= bits(x);
+            masks.three |= bits(within(x, 0xe5, 4));
+        }
+        masks
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    #[inline]
+    fn ascii(block: &[u8; N_BLOCK]) -> Self {
+        let mut masks = Self::default();
+        for (i, byte) in block.iter().enumerate() {
+            let bit = |is_set: bool| u64::from(is_set) << i;
+            masks.letter |= bit(byte.is_ascii_alphabetic());
+            masks.number |= bit(byte.is_ascii_digit());
+            masks.newline |= bit(matches!(byte, b'\n' | b'\r'));
+            masks.blank |= bit(*byte == b' ');
+            masks.space |= bit(matches!(byte, b'\t' | 0x0b | 0x0c | b' '));
+            masks.apostrophe |= bit(*byte == b'\'');
+            masks.lead |= bit(byte & 0xc0 != 0x80);
+            masks.wide |= bit(*byte >= 0x80);
+            masks.three |= bit((0xe5..=0xe9).contains(byte));
+        }
+        masks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortcut_for_han_letters_holds() {
+        assert!((0x5000..=0x9fff).all(|c| from_byte(CLASSES.get(c)) == Class::Letter));
+    }
+
+    #[test]
+    fn every_ascii_byte_has_its_class() {
+        for byte in 0..0x80_u8 {
+            let masks = Masks::new(&[byte; N_BLOCK], N_BLOCK, true);
+            let all = |mask: u64| mask == u64::MAX;
+            let found = match from_byte(CLASSES.get(byte.into())) {
+                Class::Upper | Class::Lower => all(masks.letter),
+                Class::Number => all(masks.number),
+                Class::Space => all(masks.space),
+                Class::Newline => all(masks.newline),
+                _ => all(masks.other(u64::MAX)),
+            };
+            assert!(found && all(masks.lead) && masks.wide == 0, "{byte:#x}");
+        }
+    }
+}

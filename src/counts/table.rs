@@ -1,0 +1,157 @@
+//! How often each pre-token was seen. Short ones (15 bytes at most, nearly all) are their own key, so that a look-up
+//! touches one cache line and compares no strings; longer ones lie in an arena.
+
+use super::hash;
+
+/// Bytes that fit beside their length in a key.
+pub const N_KEY_BYTES: usize = 15;
+
+/// The bytes of a short pre-token, its length in the top byte; 0 is no pre-token.
+pub type Key = u128;
+
+/// Unique pre-tokens and their counts.
+pub struct Table {
+    short: Vec<Short>,
+    n_short: usize,
+    long: Vec<Long>,
+    n_long: usize,
+    arena: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Short {
+    key: Key,
+    count: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Long {
+    hash: u64,
+    start: u32,
+    n_bytes: u32,
+    count: u64,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            short: vec![Short::default(); 1 << 14],
+            n_short: 0,
+            long: vec![Long::default(); 1 << 8],
+            n_long: 0,
+            arena: Vec::new(),
+        }
+    }
+}
+
+/// The key of at most [`N_KEY_BYTES`] bytes.
+#[inline]
+pub fn key_of(bytes: &[u8]) -> Key {
+    let mut key = [0; 16];
+    key[..bytes.len()].copy_from_slice(bytes);
+    key[15] = bytes.len() as u8;
+    Key::from_le_bytes(key)
+}
+
+impl Table {
+    /// Bytes in use.
+    pub fn n_bytes(&self) -> usize {
+        self.short.len() * size_of::<Short>() + self.long.len() * size_of::<Long>() + self.arena.capacity()
+    }
+
+    /// Counts a short pre-token once more.
+    #[inline]
+    pub fn add_key(&mut self, key: Key) {
+        let mask = self.short.len() - 1;
+        let mut slot = hash::of_key(key) as usize & mask;
+        loop {
+            let entry = &mut self.short[slot];
+            if entry.key == key {
+                entry.count += 1;
+                return;
+            }
+            if entry.key == 0 {
+                *entry = Short { key, count: 1 };
+                self.n_short += 1;
+                if self.n_short * 2 > self.short.len() {
+                    self.grow_short();
+                }
+                return;
+            }
+            slot = (slot + 1) & mask;
+        }
+    }
+
+    #[cold]
+    fn grow_short(&mut self) {
+        let mut grown = vec![Short::default(); self.short.len() * 4];
+        let mask = grown.len() - 1;
+        for entry in self.short.iter().filter(|entry| entry.key != 0) {
+            let mut slot = hash::of_key(entry.key) as usize & mask;
+            while grown[slot].key != 0 {
+                slot = (slot + 1) & mask;
+            }
+            grown[slot] = *entry;
+        }
+        self.short = grown;
+    }
+
+    /// Counts a pre-token of any length once more.
+    pub fn add(&mut self, bytes: &[u8]) {
+        if bytes.len() <= N_KEY_BYTES {
+            return self.add_key(key_of(bytes));
+        }
+        let hash = hash::of_bytes(bytes);
+        let mask = self.long.len() - 1;
+        let mut slot = hash as usize & mask;
+        loop {
+            let entry = &mut self.long[slot];
+            if entry.count == 0 {
+                break;
+            }
+            let (start, n_bytes) = (entry.start as usize, entry.n_bytes as usize);
+            if entry.hash == hash && n_bytes == bytes.len() && self.arena[start..start + n_bytes] == *bytes {
+                entry.count += 1;
+                return;
+            }
+            slot = (slot + 1) & mask;
+        }
+        self.long[slot] = Long { hash, start: self.arena.len() as u32, n_bytes: bytes.len() as u32, count: 1 };
+        self.arena.extend_from_slice(bytes);
+        self.n_long += 1;
+        if self.n_long * 2 > self.long.len() {
+            self.grow_long();
+        }
+    }
+
+    #[cold]
+    fn grow_long(&mut self) {
+        let mut grown = vec![Long::default(); self.long.len() * 4];
+        let mask = grown.len() - 1;
+        for entry in self.long.iter().filter(|entry| entry.count > 0) {
+            let mut slot = entry.hash as usize & mask;
+            while grown[slot].count > 0 {
+                slot = (slot + 1) & mask;
+            }
+            grown[slot] = *entry;
+        }
+        self.long = grown;
+    }
+
+    /// Visits every pre-token with its count, in no particular order.
+    pub fn for_each(&self, mut visit: impl FnMut(&[u8], u64)) {
+        for entry in self.short.iter().filter(|entry| entry.key != 0) {
+            let bytes = entry.key.to_le_bytes();
+            visit(&bytes[..bytes[15] as usize], entry.count);
+        }
+        for entry in self.long.iter().filter(|entry| entry.count > 0) {
+            let start = entry.start as usize;
+            visit(&self.arena[start..start + entry.n_bytes as usize], entry.count);
+        }
+    }
+
+    /// Forgets everything, and gives the memory back.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
