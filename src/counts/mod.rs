@@ -8,6 +8,7 @@ mod added;
 mod bpe;
 mod classes;
 mod cuts;
+mod engine;
 mod fast;
 mod file;
 mod hash;
@@ -22,8 +23,9 @@ mod table;
 mod tokenizer;
 mod tsv;
 
+pub use engine::EngineChoice;
 pub use file::{Counts, DomainCounts, FileRecord};
-pub use run::{CountOptions, EngineChoice, count};
+pub use run::{CountOptions, count};
 pub use spec::AddedToken;
 pub use tokenizer::Tokenizer;
 pub use tsv::{read_tsv, write_tsv};

@@ -9,8 +9,8 @@ use anyhow::{Result, bail};
 
 use super::{
     Counts, DomainCounts, FileRecord, Tokenizer,
-    fast::{Fast, Tally},
-    reference::{ENGINE, Reference},
+    engine::{Engine, EngineChoice},
+    fast::Tally,
 };
 use crate::{
     corpus::{Block, BlockTally, CorpusFile, Extract, FileReader, Format, ReadOptions, Source, Speakers, expand},
@@ -34,48 +34,8 @@ pub struct CountOptions {
     pub engine: EngineChoice,
 }
 
-/// Which engine counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum EngineChoice {
-    /// The fast one where it knows the tokenizer, else the reference.
-    #[default]
-    Auto,
-    /// The `tokenizers` crate.
-    Reference,
-}
-
 /// A table of pre-tokens that grows beyond this is folded into the dense counts: still exact, and memory is bounded.
 const TABLE_BYTES: usize = 128 << 20;
-
-enum Engine<'t> {
-    Fast(&'t Fast),
-    Reference(&'t Reference),
-}
-
-impl Engine<'_> {
-    fn name(&self) -> String {
-        match self {
-            Self::Fast(fast) => format!("draftfast {} ({})", env!("CARGO_PKG_VERSION"), fast.name()),
-            Self::Reference(_) => ENGINE.to_owned(),
-        }
-    }
-
-    fn count(&self, text: &str, tally: &mut Tally) -> Result<()> {
-        match self {
-            Self::Fast(fast) => {
-                fast.count(text, tally);
-                Ok(())
-            }
-            Self::Reference(reference) => reference.count(text, tally.counts_mut()),
-        }
-    }
-
-    fn fold(&self, tally: &mut Tally) {
-        if let Self::Fast(fast) = self {
-            fast.fold(tally);
-        }
-    }
-}
 
 impl Default for CountOptions {
     fn default() -> Self {
@@ -90,10 +50,7 @@ impl Default for CountOptions {
 /// A source that cannot be read, damaged files, no document at all, a bad record with `strict`, or an interrupt.
 pub fn count(tokenizer: &Tokenizer, sources: &[Source], options: &CountOptions, progress: &Progress) -> Result<Counts> {
     let expanded = expand(sources, options.stdin)?;
-    let engine = match tokenizer.fast() {
-        Ok(fast) if options.engine == EngineChoice::Auto => Engine::Fast(fast),
-        _ => Engine::Reference(tokenizer.reference()?),
-    };
+    let engine = Engine::of(tokenizer, options.engine)?;
     let mut counts = Counts {
         tokenizer_sha256: tokenizer.sha256().to_owned(),
         n_ids: tokenizer.n_ids(),

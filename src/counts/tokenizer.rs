@@ -12,7 +12,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
 use super::{
-    fast::Fast,
+    engine::{Engine, EngineChoice},
+    fast::{Fast, Tally},
     reference::Reference,
     spec::{AddedToken, Spec},
 };
@@ -122,6 +123,26 @@ impl Tokenizer {
     /// The `tokenizers` crate refuses the file or the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.reference()?.encode(text)
+    }
+
+    /// Counts texts that are in memory, each by itself, on one thread.
+    ///
+    /// # Errors
+    /// The reference is asked for or needed, and refuses the tokenizer or a text.
+    pub fn count_texts(&self, texts: &[&str], choice: EngineChoice) -> Result<Vec<u64>> {
+        let engine = Engine::of(self, choice)?;
+        let mut tally = Tally::new(self.n_ids());
+        texts.iter().try_for_each(|text| engine.count(text, &mut tally))?;
+        engine.fold(&mut tally);
+        Ok(tally.into_counts())
+    }
+
+    /// The name of the split that the fast engine knows this tokenizer by, or why it is left to the reference.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn fast_name(&self) -> Result<&'static str, &str> {
+        self.fast().map(Fast::name)
     }
 
     /// The fast engine, or why this tokenizer is left to the reference.

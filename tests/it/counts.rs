@@ -66,3 +66,13 @@ fn other_tokenizers_equal_their_golden_counts() {
         }
     }
 }
+
+#[test]
+fn counts_of_the_medium_corpora_equal_the_golden_counts() {
+    let Some(data) = shared_data() else { return };
+    let tokenizer = open(&data, "qwen3.8");
+    for domain in ["zh", "en", "code", "math"] {
+        let counts = count_path(&tokenizer, domain, data.join(format!("corpora_medium/{domain}.jsonl.zst")), 2);
+        assert_golden(&tokenizer, &counts, &data.join(format!("golden_counts/medium.{domain}.tsv.zst")));
+    }
+}
