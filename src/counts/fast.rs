@@ -10,7 +10,7 @@ use super::{
     added::AddedTokens,
     bpe::{Ids, Merges, Scratch},
     classes::NFC_CARE,
-    cuts::Cuts,
+    cuts::{Cuts, is_three},
     hash::Folded,
     pattern::{Pattern, Plan, recognise},
     scan::Scanner,
@@ -25,7 +25,8 @@ pub struct Fast {
     merges: Merges,
     raw_added: AddedTokens,
     normalized_added: AddedTokens,
-    cuts: Cuts,
+    /// `None` where a piece of a pre-token could be taken for a whole one.
+    cuts: Option<Cuts>,
     /// Whole pre-tokens that are tokens without merging; empty unless the model ignores merges.
     whole: HashMap<Vec<u8>, u32, BuildHasherDefault<Folded>>,
     /// Whether long texts may be cut into pieces.
@@ -80,8 +81,14 @@ impl Fast {
         let can_cut = spec.added_tokens.iter().all(|token| {
             !(token.lstrip || token.rstrip || token.single_word) && token.content.chars().all(is_plain)
         });
-        let cuts = Cuts::new(vocab.iter().map(|(token, _)| token_bytes(token)));
-        Ok(Self { plan, merges: Merges::new(spec, &ids)?, raw_added, normalized_added, cuts, whole, can_cut })
+        let merges = Merges::new(spec, &ids)?;
+        // A token that merging does not make is found as a whole pre-token alone, never as a piece of one.
+        let mut scratch = Scratch::default();
+        let mut is_made = |(bytes, id): (&Vec<u8>, &u32)| {
+            !bytes.iter().any(|byte| is_three(*byte)) || merges.encode(bytes, &mut scratch) == [*id]
+        };
+        let cuts = whole.iter().all(&mut is_made).then(|| Cuts::new(vocab.iter().map(|(token, _)| token_bytes(token))));
+        Ok(Self { plan, merges, raw_added, normalized_added, cuts, whole, can_cut })
     }
 
     /// The name of the split in provenance.
@@ -107,7 +114,7 @@ impl Fast {
     fn count_segment(&self, segment: &str, table: &mut Table) {
         let bytes = segment.as_bytes();
         if let Pattern::Cl100k { marks_are_letters, n_digits } = self.plan.pattern {
-            let scanner = Scanner { marks_are_letters, n_digits: n_digits as u32, cuts: Some(&self.cuts) };
+            let scanner = Scanner { marks_are_letters, n_digits: n_digits as u32, cuts: self.cuts.as_ref() };
             scanner.scan(segment, |starts| add_all(bytes, starts, table));
         } else {
             let mut start = 0;
