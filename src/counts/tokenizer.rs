@@ -120,9 +120,12 @@ impl Tokenizer {
     /// The ids of a text, added tokens found in it, nothing put around it.
     ///
     /// # Errors
-    /// The `tokenizers` crate refuses the file or the text.
+    /// The tokenizer is left to the `tokenizers` crate, and that refuses the file or the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        self.reference()?.encode(text)
+        match self.fast() {
+            Ok(fast) => Ok(fast.encode(text)),
+            Err(_) => self.reference()?.encode(text),
+        }
     }
 
     /// Counts texts that are in memory, each by itself, on one thread.

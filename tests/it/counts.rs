@@ -76,3 +76,16 @@ fn counts_of_the_medium_corpora_equal_the_golden_counts() {
         assert_golden(&tokenizer, &counts, &data.join(format!("golden_counts/medium.{domain}.tsv.zst")));
     }
 }
+
+#[test]
+fn ids_equal_those_recorded_from_the_published_tokenizer() {
+    let Some(data) = shared_data() else { return };
+    let tokenizer = open(&data, "qwen3.8");
+    let json = std::fs::read(data.join("tokenizers/qwen3.8/oracle_vectors.json")).unwrap();
+    let vectors: Vec<serde_json::Value> = serde_json::from_slice(&json).unwrap();
+    assert!(!vectors.is_empty());
+    for vector in vectors {
+        let text = vector["text"].as_str().unwrap();
+        assert_eq!(serde_json::json!(tokenizer.encode(text).unwrap()), vector["ids"], "{text:?}");
+    }
+}
