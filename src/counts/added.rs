@@ -72,7 +72,9 @@ impl AddedTokens {
             for hit in search.find_iter(text) {
                 let token = &self.tokens[hit.pattern().as_usize()];
                 let (mut start, mut end) = (hit.start(), hit.end());
-                if token.single_word && (is_word(text[..start].chars().next_back()) || is_word(text[end..].chars().next())) {
+                if token.single_word
+                    && (is_word(text[..start].chars().next_back()) || is_word(text[end..].chars().next()))
+                {
                     continue;
                 }
                 if token.lstrip {

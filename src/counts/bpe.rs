@@ -63,12 +63,12 @@ impl Merges {
             joined.clear();
             joined.push_str(left);
             joined.push_str(right);
-            let find = |token: &str| ids.get(token).copied().ok_or_else(|| format!("the merge token `{token}` is unknown"));
+            let find =
+                |token: &str| ids.get(token).copied().ok_or_else(|| format!("the merge token `{token}` is unknown"));
             merges.insert(find(left)?, find(right)?, rank as u32);
             merges.made.push(find(&joined)?);
         }
-        merges.byte_ranks =
-            (0..1_usize << 16).map(|pair| merges.rank(bytes[pair >> 8], bytes[pair & 0xff])).collect();
+        merges.byte_ranks = (0..1_usize << 16).map(|pair| merges.rank(bytes[pair >> 8], bytes[pair & 0xff])).collect();
         Ok(merges)
     }
 
@@ -109,8 +109,14 @@ impl Merges {
         scratch.symbols.clear();
         scratch.symbols.extend(bytes.iter().map(|byte| self.bytes[*byte as usize]));
         scratch.ranks.clear();
-        scratch.ranks.extend(bytes.windows(2).map(|pair| self.byte_ranks[usize::from(pair[0]) << 8 | usize::from(pair[1])]));
-        if bytes.len() <= LONGEST_ROW { self.merge_row(scratch) } else { self.merge_heap(scratch) }
+        scratch
+            .ranks
+            .extend(bytes.windows(2).map(|pair| self.byte_ranks[usize::from(pair[0]) << 8 | usize::from(pair[1])]));
+        if bytes.len() <= LONGEST_ROW {
+            self.merge_row(scratch)
+        } else {
+            self.merge_heap(scratch)
+        }
         &scratch.symbols
     }
 
@@ -166,7 +172,8 @@ impl Merges {
             for (first, second) in [(left, at), (at, next)] {
                 if first < n {
                     let is_pair = second < n;
-                    let rank = if is_pair { self.rank(symbols[first as usize], symbols[second as usize]) } else { NONE };
+                    let rank =
+                        if is_pair { self.rank(symbols[first as usize], symbols[second as usize]) } else { NONE };
                     ranks[first as usize] = rank;
                     if rank != NONE {
                         heap.push(Reverse((rank, first)));

@@ -92,7 +92,8 @@ pub static NFC_CARE: LazyLock<CharTable> = LazyLock::new(|| {
     const END: u32 = 0x4_0000;
     let mut value = vec![1; 0x11_0000];
     for (entry, c) in value.iter_mut().zip(0..END) {
-        let is_plain = |c: char| canonical_combining_class(c) == 0 && is_nfc_quick(std::iter::once(c)) == IsNormalized::Yes;
+        let is_plain =
+            |c: char| canonical_combining_class(c) == 0 && is_nfc_quick(std::iter::once(c)) == IsNormalized::Yes;
         *entry = u8::from(!char::from_u32(c).is_some_and(is_plain));
     }
     CharTable::new(&value)

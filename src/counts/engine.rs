@@ -67,4 +67,3 @@ impl<'t> Engine<'t> {
         }
     }
 }
-

@@ -78,9 +78,10 @@ impl Fast {
             whole.extend(vocab.iter().map(|(token, id)| (token_bytes(token), *id)));
         }
         let is_plain = |c: char| !(c.is_whitespace() || matches!(c, '。' | '，'));
-        let can_cut = spec.added_tokens.iter().all(|token| {
-            !(token.lstrip || token.rstrip || token.single_word) && token.content.chars().all(is_plain)
-        });
+        let can_cut = spec
+            .added_tokens
+            .iter()
+            .all(|token| !(token.lstrip || token.rstrip || token.single_word) && token.content.chars().all(is_plain));
         let merges = Merges::new(spec, &ids)?;
         // A token that merging does not make is found as a whole pre-token alone, never as a piece of one.
         let mut scratch = Scratch::default();

@@ -95,8 +95,8 @@ impl Masks {
     #[inline]
     fn ascii(block: &[u8; N_BLOCK]) -> Self {
         use std::arch::x86_64::{
-            _mm_cmpeq_epi8, _mm_cmpgt_epi8, _mm_min_epu8, _mm_movemask_epi8, _mm_or_si128,
-            _mm_set_epi64x, _mm_set1_epi8, _mm_sub_epi8,
+            _mm_cmpeq_epi8, _mm_cmpgt_epi8, _mm_min_epu8, _mm_movemask_epi8, _mm_or_si128, _mm_set_epi64x,
+            _mm_set1_epi8, _mm_sub_epi8,
         };
         let mut masks = Self::default();
         for (i, part) in block.as_chunks::<16>().0.iter().enumerate() {

@@ -113,7 +113,8 @@ impl Scanner<'_> {
         }
         let behind_letter = letter << 1 | before.letter;
         let letters = letter & lead & !behind_letter & !(space << 1 | before.space) & !(lone << 1 | before.lone);
-        let numbers = if self.n_digits == 1 { number & lead } else { self.number_starts(number & lead, number, before) };
+        let numbers =
+            if self.n_digits == 1 { number & lead } else { self.number_starts(number & lead, number, before) };
 
         let first_absorbed = newline & (behind_other | before.absorbed);
         let absorbed = newline & !newline.wrapping_add(first_absorbed);

@@ -112,7 +112,8 @@ fn o200k(text: &str, at: usize) -> usize {
     let next = at + c.len_utf8();
     let has_prefix = !(is_letter(class) || matches!(class, Class::Number | Class::Newline));
     let starts = [has_prefix.then_some(next), Some(at)];
-    let word = |match_word: fn(&str, usize) -> Option<usize>| starts.into_iter().flatten().find_map(|s| match_word(text, s));
+    let word =
+        |match_word: fn(&str, usize) -> Option<usize>| starts.into_iter().flatten().find_map(|s| match_word(text, s));
     if let Some(end) = word(lower_word).or_else(|| word(upper_word)) {
         return contraction(text, end).unwrap_or(end);
     }
