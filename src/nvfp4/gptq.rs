@@ -316,3 +316,93 @@ fn dot<S: Simd>(coefficients: &[f32; BLOCK], x: &Block<S>) -> S::F {
     }
     sum
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        nvfp4::{GptqConfig, Hessian, QuantizeConfig, ScaleRule, error_stats, quantize_rows},
+        report::Progress,
+    };
+
+    /// Rows and states whose columns move together and differ in size.
+    fn example(n: usize, k: usize) -> (Vec<f32>, Vec<f32>) {
+        let mut state = 1u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let weights = (0..n * k).map(|_| random() * random()).collect();
+        let mut states = Vec::new();
+        for _ in 0..4 * k {
+            let common = random();
+            states.extend((0..k).map(|i| (random() + 2.0 * common) / (1.0 + (i % 7) as f32)));
+        }
+        (weights, states)
+    }
+
+    fn output_error(weights: &[f32], codes: &[u8], scales: &[u8], k: usize, gs: f32, states: &[f32]) -> f64 {
+        let mut decoded = vec![0.0; weights.len()];
+        super::super::decode_rows(codes, scales, k, gs, &mut decoded);
+        let difference: Vec<f32> = weights.iter().zip(&decoded).map(|(w, d)| w - d).collect();
+        let outputs = difference.chunks(k).flat_map(|row| {
+            states.chunks(k).map(move |x| row.iter().zip(x).map(|(d, x)| f64::from(d * x)).sum::<f64>().powi(2))
+        });
+        outputs.sum()
+    }
+
+    #[test]
+    fn every_kind_of_vector_gives_the_same_bytes() {
+        let (n, k) = (21, 96);
+        let (weights, states) = example(n, k);
+        let plan =
+            GptqPlan::new(&Hessian::from_states(&states, k).unwrap(), &GptqConfig::default(), &Progress::silent());
+        let plan = plan.unwrap();
+        let gs = super::super::global_scale(1.0);
+        let mut first = None;
+        for level in simd::levels() {
+            let (mut codes, mut scales) = (vec![0; n * k / 2], vec![0; n * k / BLOCK]);
+            simd::run_at(
+                level,
+                GptqRows { weights: &weights, gs, plan: &plan, codes: &mut codes, scales: &mut scales },
+            );
+            let bytes = (codes, scales);
+            assert!(first.get_or_insert(bytes.clone()) == &bytes, "{level:?}");
+        }
+    }
+
+    #[test]
+    fn outputs_err_less_than_with_the_best_scales_alone_and_each_round_helps() {
+        let (n, k) = (40, 64);
+        let (weights, states) = example(n, k);
+        let hessian = Hessian::from_states(&states, k).unwrap();
+        let gs = super::super::global_scale(1.0);
+        let (mut codes, mut scales) = (vec![0; n * k / 2], vec![0; n * k / BLOCK]);
+        let importance = hessian.importance();
+        let config = QuantizeConfig { rule: ScaleRule::Mse, importance: Some(&importance), kernel_safe: true };
+        quantize_rows(&weights, k, gs, &config, &mut codes, &mut scales);
+        let mut last = output_error(&weights, &codes, &scales, k, gs, &states) * 0.6;
+        for n_rounds in [0, 1, 2] {
+            let config = GptqConfig { damping: Some(0.01), n_rounds };
+            let plan = GptqPlan::new(&hessian, &config, &Progress::silent()).unwrap();
+            gptq_rows(&weights, k, gs, &plan, &mut codes, &mut scales);
+            let error = output_error(&weights, &codes, &scales, k, gs, &states);
+            assert!(error < last, "{n_rounds} rounds: {error} against {last}");
+            last = error;
+            assert_eq!(error_stats(&weights, &codes, &scales, k, gs, None).n_flushed_blocks, 0);
+        }
+    }
+
+    #[test]
+    fn zero_rows_and_a_single_block_are_quantized_too() {
+        let (_, states) = example(1, 16);
+        let plan =
+            GptqPlan::new(&Hessian::from_states(&states, 16).unwrap(), &GptqConfig::default(), &Progress::silent());
+        let (mut codes, mut scales) = (vec![9; 16], vec![9; 2]);
+        let mut weights = vec![0.0f32; 32];
+        weights[20] = 6.0;
+        gptq_rows(&weights, 16, 1.0, &plan.unwrap(), &mut codes, &mut scales);
+        assert_eq!(codes[..8], [0; 8]);
+        assert!(codes[8..].iter().any(|&code| code != 0) && scales.iter().all(|&code| (8..=126).contains(&code)));
+    }
+}

@@ -17,6 +17,7 @@ mod hessian;
 mod lanes;
 pub mod quality;
 pub mod reference;
+mod row_shift;
 mod scale;
 mod simd;
 mod weight;
@@ -25,6 +26,7 @@ pub use error::{ErrorStats, RowError, error_stats};
 pub use gptq::gptq_rows;
 pub use gptq_plan::{GptqConfig, GptqPlan};
 pub use hessian::{Hessian, importance_of_columns, importance_of_states};
+pub use row_shift::row_shift;
 pub use scale::{QuantizeConfig, ScaleRule, global_scale};
 pub use weight::{Weight, amax, find_non_finite};
 

@@ -44,7 +44,7 @@ impl Quantized {
         Self { codes, block_scales, global_scale }
     }
 
-    fn gptq(head: &[bf16], states: &[bf16], config: &GptqConfig) -> Self {
+    fn gptq<W: nvfp4::Weight>(head: &[W], states: &[bf16], config: &GptqConfig) -> Self {
         let global_scale = nvfp4::global_scale(nvfp4::amax(head));
         let (mut codes, mut block_scales) = (vec![0; head.len() / 2], vec![0; head.len() / 16]);
         let hessian = Hessian::from_states(states, K).unwrap();
@@ -99,4 +99,38 @@ fn error_feedback_drafts_better_than_any_scale_rule() {
     let gptq = Quantized::gptq(&fixture.head, &fixture.calibration, &GptqConfig::default());
     let q = gptq.quality(&fixture.head, &fixture.test);
     assert!(q.centred_error <= 0.0670 && q.kl <= 0.0138, "{q:?}");
+}
+
+#[test]
+fn a_row_shift_takes_more_off_the_divergence() {
+    let Some(fixture) = fixture() else { return };
+    let shift = nvfp4::row_shift(&fixture.head, K, &fixture.calibration);
+    let shifted: Vec<f32> = fixture
+        .head
+        .chunks_exact(K)
+        .flat_map(|row| row.iter().zip(&shift).map(|(w, shift)| w.to_f32() - shift))
+        .collect();
+    let gptq = Quantized::gptq(&shifted, &fixture.calibration, &GptqConfig::default());
+    let q = gptq.quality(&fixture.head, &fixture.test);
+    assert!(q.kl <= 0.0127, "{q:?}");
+}
+
+#[test]
+fn error_feedback_gives_the_same_bytes_for_any_thread_count_and_division_into_tiles() {
+    let Some(fixture) = fixture() else { return };
+    let (head, states) = (&fixture.head[..100 * K], &fixture.calibration[..200 * K]);
+    let bytes = |n_threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
+        let quantized = pool.install(|| Quantized::gptq(head, states, &GptqConfig::default()));
+        (quantized.codes, quantized.block_scales)
+    };
+    let (codes, block_scales) = bytes(1);
+    assert!((codes.clone(), block_scales.clone()) == bytes(3));
+    assert!(block_scales.iter().all(|code| (8..=126).contains(code)), "every scale is kernel-safe");
+    let plan =
+        GptqPlan::new(&Hessian::from_states(states, K).unwrap(), &GptqConfig::default(), &Progress::silent()).unwrap();
+    let (mut tile_codes, mut tile_scales) = (vec![0; 7 * K / 2], vec![0; 7 * K / 16]);
+    let global_scale = nvfp4::global_scale(nvfp4::amax(head));
+    nvfp4::gptq_rows(&head[40 * K..47 * K], K, global_scale, &plan, &mut tile_codes, &mut tile_scales);
+    assert!(tile_codes == codes[40 * K / 2..47 * K / 2] && tile_scales == block_scales[40 * K / 16..47 * K / 16]);
 }
