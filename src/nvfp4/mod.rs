@@ -15,6 +15,7 @@ mod gptq;
 mod gptq_plan;
 mod hessian;
 mod lanes;
+pub mod marlin;
 pub mod quality;
 pub mod reference;
 mod row_shift;

@@ -102,3 +102,50 @@ fn the_mse_rule_is_as_good_as_an_exhaustive_search_in_every_block() {
         }
     }
 }
+
+#[test]
+fn codes_and_scales_in_marlins_layout_are_those_of_vllm() {
+    use nvfp4::marlin::{Activation, pack};
+    for case in ["gauss_64x128", "ties_64x128"] {
+        let Some(bytes) = shared(&format!("nvfp4/marlin_{case}.safetensors")) else { return };
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let codes = file.tensor("modelopt.weight").unwrap();
+        let mut cases =
+            vec![("modelopt", "marlin_bf16", Activation::Bf16), ("modelopt", "marlin_fp16", Activation::Fp16)];
+        if case.starts_with("gauss") {
+            cases.push(("low", "low.marlin_bf16", Activation::Bf16));
+        }
+        for (source, golden, activation) in cases {
+            let scales = file.tensor(&format!("{source}.weight_scale")).unwrap();
+            let global_scale = f32_of(&file, &format!("{source}.weight_scale_2"));
+            let marlin = pack(codes.data(), scales.data(), (64, 128), global_scale, activation).unwrap();
+            let expected = |name: &str| file.tensor(&format!("{golden}.{name}")).unwrap();
+            let qweight: Vec<u8> = marlin.qweight.iter().flat_map(|word| word.to_le_bytes()).collect();
+            assert_eq!(qweight, expected("qweight").data(), "{case} {golden}");
+            assert_eq!(marlin.scales, expected("scales").data(), "{case} {golden}");
+            assert_eq!(marlin.global_scale, f32_of(&file, &format!("{golden}.global_scale")), "{case} {golden}");
+            assert_eq!(marlin.scale_factor, f32_of(&file, &format!("{golden}.scale_factor")), "{case} {golden}");
+            let shape: Vec<u8> = [marlin.n, marlin.k].iter().flat_map(|&x| (x as i64).to_le_bytes()).collect();
+            assert_eq!(shape, expected("padded_nk").data(), "{case} {golden}");
+        }
+    }
+}
+
+/// Given its scales, compressed-tensors' packer writes the same bytes as ours: the layouts differ in names and in the sense
+/// of the global scale, which divides.
+#[test]
+fn codes_are_those_of_compressed_tensors_given_its_scales() {
+    for case in ["gauss_64x128", "ties_64x128", "edge_192x256"] {
+        let Some(bytes) = shared(&format!("nvfp4/{case}.safetensors")) else { return };
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let weights = bf16s(&file, "input");
+        let divisor = f32_of(&file, "ct.weight_global_scale");
+        let scales = file.tensor("ct.weight_scale").unwrap();
+        let nibble = |i: usize| {
+            let step = nvfp4::e4m3::decode(scales.data()[i / 16]) / divisor;
+            nvfp4::e2m1::encode(weights[i].to_f32() / step)
+        };
+        let codes: Vec<u8> = (0..weights.len() / 2).map(|i| nibble(2 * i) | nibble(2 * i + 1) << 4).collect();
+        assert_eq!(codes, file.tensor("ct.weight_packed").unwrap().data(), "{case}");
+    }
+}
