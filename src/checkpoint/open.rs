@@ -29,6 +29,7 @@ pub struct Checkpoint {
     shards: Vec<Shard>,
     entries: BTreeMap<String, TensorEntry>,
     unknown: BTreeMap<String, String>,
+    metadata: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
@@ -75,6 +76,7 @@ impl Checkpoint {
             shards: Vec::with_capacity(list.files.len()),
             entries: BTreeMap::new(),
             unknown: BTreeMap::new(),
+            metadata: BTreeMap::new(),
         };
         for name in list.files {
             checkpoint.add_shard(name)?;
@@ -98,6 +100,7 @@ impl Checkpoint {
             shards: Vec::new(),
             entries: BTreeMap::new(),
             unknown: BTreeMap::new(),
+            metadata: BTreeMap::new(),
         };
         checkpoint.add_shard(name.to_string_lossy().into_owned())?;
         Ok(checkpoint)
@@ -121,6 +124,11 @@ impl Checkpoint {
     /// Tensors whose dtype this version does not know, with the dtype's name.
     pub fn unknown(&self) -> &BTreeMap<String, String> {
         &self.unknown
+    }
+
+    /// `__metadata__` of the shards together; of a key that several have, the last shard's value.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
     }
 
     /// The name of the file that holds a tensor, relative to the folder.
@@ -164,6 +172,7 @@ impl Checkpoint {
             bail!("`{name}`: tensor `{tensor}` is already in `{}`", self.file_of(other));
         }
         self.entries.append(&mut entries);
+        self.metadata.extend(header.metadata);
         for (tensor, dtype) in header.unknown {
             if self.entries.contains_key(&tensor) || self.unknown.insert(tensor.clone(), dtype).is_some() {
                 bail!("`{name}`: tensor `{tensor}` is already in another shard");

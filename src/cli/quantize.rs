@@ -32,12 +32,19 @@ pub struct Quantize {
 /// How weights are quantized, and which.
 #[derive(Debug, Clone, Args)]
 pub struct WeightFlags {
-    /// How block scales are chosen
-    #[arg(long, value_name = "RULE", default_value = "four-six")]
-    pub scale: Scale,
+    /// How block scales are chosen [default: four-six; mse where `--importance` says which columns matter]
+    #[arg(long, value_name = "RULE")]
+    pub scale: Option<Scale>,
     /// How block scales of the MTP linears are chosen, when they differ from the head's
     #[arg(long, value_name = "RULE")]
     pub linear_scale: Option<Scale>,
+    /// What the linears' inputs look like: a safetensors file of second moments or raw states, one tensor a linear;
+    /// or `columns`, the energy of the head's own columns
+    #[arg(long, value_name = "FILE|columns")]
+    pub importance: Option<PathBuf>,
+    /// How weights are rounded; gptq needs states or second-moment matrices in the importance file
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = RoundingChoice::Nearest)]
+    pub rounding: RoundingChoice,
     /// Quantize tensors that match, whatever the family's table says (repeatable)
     #[arg(long, value_name = "GLOB")]
     pub quantize: Vec<String>,
@@ -75,4 +82,13 @@ pub enum Scale {
     FourSix1536,
     /// The scale with the least squared error
     Mse,
+}
+
+/// Ways to round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RoundingChoice {
+    /// Each weight to its nearest code
+    Nearest,
+    /// Errors carried on to later columns
+    Gptq,
 }

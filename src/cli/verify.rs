@@ -18,6 +18,9 @@ pub struct Verify {
     /// The model folder
     #[arg(long, value_name = "MODEL")]
     pub model: PathBuf,
+    /// Judge what the head drafts on hidden states: a safetensors file with one BF16 tensor [states, H]
+    #[arg(long, value_name = "FILE")]
+    pub hidden_states: Option<PathBuf>,
     /// The folder that the MTP tensors came from, when it is another
     #[arg(long, value_name = "MODEL")]
     pub mtp_from: Option<PathBuf>,

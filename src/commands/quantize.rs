@@ -59,13 +59,14 @@ pub fn write(
     terminal.say(why);
     let (recipe, sources) = (&weights.recipe, weights.sources());
     let ledger = ledger(recipe, vocab.n_rows());
+    let options = options(flags)?;
     let parts = SidecarParts {
         sources,
         recipe,
         vocab,
         tokenizer_sha256: weights.tokenizer_sha256()?,
         selection,
-        options: &options(flags),
+        options: &options,
         device: &device,
         ledger: LedgerRecord { before_bytes: ledger.before_bytes, after_bytes: ledger.after_bytes },
     };

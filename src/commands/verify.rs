@@ -1,15 +1,16 @@
 //! `draftfast verify`: a sidecar against its model.
 
-use std::process::ExitCode;
+use std::{path::Path, process::ExitCode};
 
 use anyhow::Result;
+use serde_json::json;
 
 use crate::{
     checkpoint::Checkpoint,
     cli::verify::Verify,
     quantize::Sources,
     report::{Terminal, Unit},
-    sidecar::{self, Sidecar, Verification},
+    sidecar::{self, DraftQuality, Sidecar, Verification},
 };
 
 /// # Errors
@@ -20,12 +21,41 @@ pub fn run(args: &Verify, terminal: &Terminal) -> Result<ExitCode> {
     let mtp_from = args.mtp_from.as_deref().map(Checkpoint::open).transpose()?;
     let sources = Sources { target: &target, mtp_from: mtp_from.as_ref() };
     let found = check(&sidecar, sources, terminal)?;
+    let quality = match &args.hidden_states {
+        Some(path) => Some(judge(&sidecar, sources, path, terminal)?),
+        None => None,
+    };
     if terminal.is_json() {
-        terminal.json(&found)?;
+        terminal.json(&json!({ "verification": found, "quality": quality }))?;
     } else if found.problems.is_empty() {
         terminal.data(format!("{}: OK", args.sidecar.display()))?;
     }
     Ok(if found.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn judge(sidecar: &Sidecar, sources: Sources<'_>, path: &Path, terminal: &Terminal) -> Result<DraftQuality> {
+    let states = Checkpoint::open_file(path)?;
+    let progress = terminal.progress("full head", Some(sidecar.manifest.target.target_rows as u64), Unit::Items);
+    let quality = sidecar::draft_quality(sidecar, sources, &states, &progress)?;
+    progress.finish();
+    let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+    terminal.say(format!(
+        "on {} hidden states, against the same rows in BF16: centred logit error {:.4}, KL {:.5} nats, \
+         same token {}, among the first four {}, median margin {:.3} (where it differs: {})",
+        quality.n_states,
+        quality.centred_error,
+        quality.kl,
+        percent(quality.top1_agreement),
+        percent(quality.top4_agreement),
+        quality.median_margin,
+        quality.median_margin_lost.map_or_else(|| "-".to_owned(), |margin| format!("{margin:.3}")),
+    ));
+    terminal.say(format!(
+        "against the full BF16 head: its token is kept in {}, drafted in {}",
+        percent(quality.full_token_is_kept),
+        percent(quality.full_top1_agreement)
+    ));
+    Ok(quality)
 }
 
 /// Verifies and says what was found.

@@ -5,9 +5,9 @@ use anyhow::Result;
 use crate::{
     checkpoint::{Checkpoint, Overrides, Recipe, recipe},
     checksum::sha256_file,
-    cli::quantize::{Scale, WeightFlags},
+    cli::quantize::{RoundingChoice, Scale, WeightFlags},
     nvfp4::ScaleRule,
-    quantize::{QuantizeOptions, Sources},
+    quantize::{Activations, Importance, QuantizeOptions, Rounding, Sources},
     report::Progress,
 };
 
@@ -49,9 +49,27 @@ impl Weights {
 }
 
 /// The stage's options from the flags.
-pub fn options(flags: &WeightFlags) -> QuantizeOptions {
-    let linear_scale = flags.linear_scale.unwrap_or(flags.scale);
-    QuantizeOptions { head_scale: rule(flags.scale), linear_scale: rule(linear_scale) }
+///
+/// # Errors
+/// The importance file cannot be read, or flags contradict each other.
+pub fn options(flags: &WeightFlags) -> Result<QuantizeOptions> {
+    let importance = match &flags.importance {
+        None => Importance::Even,
+        Some(path) if path.as_os_str() == "columns" => Importance::Columns,
+        Some(path) => Importance::Measured(Activations::open(path)?),
+    };
+    let rounding = match flags.rounding {
+        RoundingChoice::Nearest => Rounding::Nearest,
+        RoundingChoice::Gptq => Rounding::Gptq,
+    };
+    let options = QuantizeOptions {
+        head_scale: flags.scale.map(rule),
+        linear_scale: flags.linear_scale.map(rule),
+        importance,
+        rounding,
+    };
+    options.validate()?;
+    Ok(options)
 }
 
 fn rule(scale: Scale) -> ScaleRule {

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
 
 use super::{
-    DRAFT_HEAD, Sources,
+    DRAFT_HEAD, Method, Sources,
     tile::{Tile, read_tile},
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     error::advise,
     gpu::Device,
     interrupt,
-    nvfp4::{self, BLOCK, ErrorStats, QuantizeConfig, Weight},
+    nvfp4::{self, BLOCK, ErrorStats, Weight},
     report::Progress,
     sidecar::DrafterFile,
     vocab::DraftVocab,
@@ -131,12 +131,40 @@ impl Matrix {
         ))
     }
 
+    /// The energy of each column over the largest: the sum over rows of w_ik^2. A stand-in for measured inputs.
+    pub(super) fn column_energy(&self, sources: Sources<'_>, progress: &Progress) -> Result<Vec<f32>> {
+        fn energies<W: Weight>(tile: &[W], k: usize) -> Vec<f64> {
+            let mut energies = vec![0f64; k];
+            for row in tile.chunks_exact(k) {
+                energies.iter_mut().zip(row).for_each(|(sum, w)| *sum += f64::from(w.widen()).powi(2));
+            }
+            energies
+        }
+        let tensor = self.tensor(sources)?;
+        let tiles = self.tiles().into_par_iter().map(|rows| {
+            interrupt::check()?;
+            progress.advance((rows.len() * self.k * 2) as u64);
+            Ok(match self.read(&tensor, rows)? {
+                Tile::Bf16(tile) => energies(&tile, self.k),
+                Tile::F16(tile) => energies(&tile, self.k),
+                Tile::F32(tile) => energies(&tile, self.k),
+            })
+        });
+        // Summed in the order of the tiles, so that threads do not change a digit.
+        let mut total = vec![0f64; self.k];
+        for tile in tiles.collect::<Result<Vec<_>>>()? {
+            total.iter_mut().zip(tile).for_each(|(sum, x)| *sum += x);
+        }
+        let largest = total.iter().copied().fold(0.0, f64::max);
+        Ok(total.into_iter().map(|x| if largest > 0.0 { (x / largest) as f32 } else { 1.0 }).collect())
+    }
+
     /// Quantizes all rows into `drafter`; returns the error figures.
     pub(super) fn quantize(
         &self,
         sources: Sources<'_>,
         global_scale: f32,
-        config: &QuantizeConfig<'_>,
+        method: &Method,
         device: &Device,
         drafter: &DrafterFile,
         progress: &Progress,
@@ -148,9 +176,9 @@ impl Matrix {
         let stats = self.tiles().into_par_iter().map(|rows| {
             interrupt::check()?;
             let stats = match self.read(&tensor, rows.clone())? {
-                Tile::Bf16(tile) => self.quantize_tile(&tile, &rows, global_scale, config, drafter),
-                Tile::F16(tile) => self.quantize_tile(&tile, &rows, global_scale, config, drafter),
-                Tile::F32(tile) => self.quantize_tile(&tile, &rows, global_scale, config, drafter),
+                Tile::Bf16(tile) => self.quantize_tile(&tile, &rows, global_scale, method, drafter),
+                Tile::F16(tile) => self.quantize_tile(&tile, &rows, global_scale, method, drafter),
+                Tile::F32(tile) => self.quantize_tile(&tile, &rows, global_scale, method, drafter),
             };
             progress.advance((rows.len() * self.k * 2) as u64);
             stats
@@ -164,15 +192,14 @@ impl Matrix {
         tile: &[W],
         rows: &std::ops::Range<usize>,
         global_scale: f32,
-        config: &QuantizeConfig<'_>,
+        method: &Method,
         drafter: &DrafterFile,
     ) -> Result<ErrorStats> {
-        let (mut codes, mut block_scales) = (vec![0; tile.len() / 2], vec![0; tile.len() / BLOCK]);
-        nvfp4::quantize_rows(tile, self.k, global_scale, config, &mut codes, &mut block_scales);
+        let (codes, block_scales) = method.quantize(tile, self.k, global_scale);
         let first = rows.start * self.k;
         drafter.write_at(&format!("{}.weight", self.name), (first / 2) as u64, &codes)?;
         drafter.write_at(&format!("{}.weight_scale", self.name), (first / BLOCK) as u64, &block_scales)?;
-        Ok(nvfp4::error_stats(tile, &codes, &block_scales, self.k, global_scale, config.importance))
+        Ok(nvfp4::error_stats(tile, &codes, &block_scales, self.k, global_scale, method.importance()))
     }
 }
 

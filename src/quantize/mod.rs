@@ -5,7 +5,9 @@
 //! since parts that runtimes fuse share one global scale; the second quantizes. Digests of the source tensors are taken
 //! beside both. Neither bytes nor error figures depend on tiles or threads.
 
+mod activations;
 mod matrix;
+mod method;
 mod tile;
 
 use std::collections::BTreeMap;
@@ -14,14 +16,16 @@ use anyhow::{Context, Result, ensure};
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+pub use activations::{Activations, Measured};
 pub use matrix::{Matrix, matrices, merged};
+pub use method::{Importance, Method, QuantizeOptions, Rounding};
 pub use tile::{Tile, read_tile};
 
 use crate::{
     checkpoint::{Checkpoint, Recipe, Source},
     gpu::Device,
     interrupt,
-    nvfp4::{ErrorStats, QuantizeConfig, ScaleRule},
+    nvfp4::ErrorStats,
     output::hex,
     report::Progress,
     sidecar::{DrafterFile, OutputTensor},
@@ -32,15 +36,6 @@ use crate::{
 pub const DRAFT_HEAD: &str = "draft_head";
 /// The tensor that maps a row of the draft head to its token id.
 pub const TOKEN_IDS: &str = "draft_head.token_ids";
-
-/// How to quantize.
-#[derive(Debug)]
-pub struct QuantizeOptions {
-    /// How the draft head's block scales are chosen.
-    pub head_scale: ScaleRule,
-    /// How the MTP linears' block scales are chosen.
-    pub linear_scale: ScaleRule,
-}
 
 /// The checkpoints that tensors come from.
 #[derive(Debug, Clone, Copy)]
@@ -63,8 +58,12 @@ pub struct Quantized {
 /// Figures of one quantized matrix.
 #[derive(Debug, Clone)]
 pub struct QuantizedMatrix {
+    /// How block scales and codes were chosen.
+    pub method: &'static str,
     /// F32, shared by fused parts.
     pub global_scale: f32,
+    /// Whether columns were weighted by their importance.
+    pub is_weighted: bool,
     /// Error figures over all rows.
     pub stats: ErrorStats,
 }
@@ -122,6 +121,7 @@ pub fn run(
     drafter: &DrafterFile,
     progress: &Progress,
 ) -> Result<Quantized> {
+    options.validate()?;
     let matrices = matrices(recipe, vocab);
     let (digests, figures) = rayon::join(
         || hash_sources(source_names(recipe), sources, progress),
@@ -156,13 +156,14 @@ fn quantize_all(
     }
     let mut figures = BTreeMap::new();
     for matrix in matrices {
-        let rule = if matrix.is_head() { options.head_scale } else { options.linear_scale };
-        let global_scale = rule.global_scale(group_amax[matrix.scale_group()]);
-        // Byte for byte ModelOpt's rule, `max` alone may give block scales that kernels flush to zero.
-        let config = QuantizeConfig { rule, importance: None, kernel_safe: rule != ScaleRule::Max };
-        let stats = matrix.quantize(sources, global_scale, &config, device, drafter, progress)?;
+        // One at a time: the plan of error feedback is several times k x k numbers.
+        let method = options.method(matrix, sources, progress)?;
+        let global_scale = method.global_scale(group_amax[matrix.scale_group()]);
+        let stats = matrix.quantize(sources, global_scale, &method, device, drafter, progress)?;
         drafter.write_at(&format!("{}.weight_scale_2", matrix.name), 0, &global_scale.to_le_bytes())?;
-        figures.insert(matrix.name.clone(), QuantizedMatrix { global_scale, stats });
+        let is_weighted = method.importance().is_some();
+        figures
+            .insert(matrix.name.clone(), QuantizedMatrix { method: method.name(), global_scale, is_weighted, stats });
     }
     Ok(figures)
 }

@@ -19,10 +19,13 @@ pub fn tell_quantized(manifest: &Manifest, terminal: &Terminal) {
     }
     let quantized: Vec<_> = manifest.tensors.values().filter_map(|record| record.error.as_ref()).collect();
     let worst = quantized.iter().map(|error| error.relative_error).fold(0.0, f64::max);
+    let mut rules: Vec<_> = quantized.iter().map(|error| error.scale.as_str()).collect();
+    rules.sort_unstable();
+    rules.dedup();
     terminal.say(format!(
         "quantized: {} matrices to NVFP4 ({}), relative error at most {worst:.4}; {} tensors kept as they are",
         quantized.len(),
-        manifest.recipe.head_scale,
+        rules.join(", "),
         manifest.tensors.len() - quantized.len()
     ));
 }
@@ -125,20 +128,24 @@ fn ledger_table(text: &mut String, ledger: &Ledger) {
 
 fn error_table(text: &mut String, manifest: &Manifest) {
     text.push_str(
-        "## Quantization error\n\nRelative error is the norm of (decoded - source) over the norm of the source.\n\n\
-         | tensor | shape | scale rule | relative error | worst row | flushed blocks |\n|---|---:|---|---:|---:|---:|\n",
+        "## Quantization error\n\nRelative error is the norm of (decoded - source) over the norm of the source; weighted, with each \
+         column counted by the energy of its inputs.\n\n\
+         | tensor | shape | scale rule | relative error | weighted | worst row | flushed blocks | saturated |\n\
+         |---|---:|---|---:|---:|---:|---:|---:|\n",
     );
     for (name, record) in &manifest.tensors {
         let Some(error) = &record.error else { continue };
         let _ = writeln!(
             text,
-            "| `{name}` | {} | {} | {:.4} | {:.4} (row {}) | {} |",
+            "| `{name}` | {} | {} | {:.4} | {} | {:.4} (row {}) | {} | {} |",
             shape(record),
             error.scale,
             error.relative_error,
+            error.weighted_relative_error.map_or_else(|| "-".to_owned(), |weighted| format!("{weighted:.4}")),
             error.worst_row_relative_error,
             error.worst_row,
-            error.n_flushed_blocks
+            error.n_flushed_blocks,
+            error.n_saturated
         );
     }
     text.push('\n');

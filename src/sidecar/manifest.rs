@@ -83,10 +83,6 @@ pub struct VocabularyRecord {
 /// How weights were quantized.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecipeRecord {
-    /// The scale rule of the draft head.
-    pub head_scale: String,
-    /// The scale rule of the MTP linears.
-    pub linear_scale: String,
     /// `nearest` or `gptq`.
     pub rounding: String,
     /// sha256 of the importance file, or the name of a rule that needs none.
@@ -145,6 +141,10 @@ pub struct ErrorRecord {
     pub sum_sq_error: f64,
     /// Sum of squared weights.
     pub sum_sq_weight: f64,
+    /// [`ErrorRecord::relative_error`] with each column weighted by its importance, where one was given; `verify`, which
+    /// does not have the importance, does not recompute it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weighted_relative_error: Option<f64>,
     /// Largest |decoded - source|.
     pub max_abs_error: f32,
     /// The row with the largest relative error, and that error.

@@ -12,6 +12,7 @@
 mod config;
 mod drafter;
 mod manifest;
+mod quality;
 mod read;
 mod target;
 mod verify;
@@ -23,6 +24,7 @@ pub use manifest::{
     ErrorRecord, FORMAT_VERSION, FileRecord, LedgerRecord, MANIFEST_NAME, Manifest, RecipeRecord, TargetRecord,
     TensorRecord, VocabularyRecord,
 };
+pub use quality::{DraftQuality, draft_quality};
 pub use read::Sidecar;
 pub use verify::{Verification, verify, verify_bytes};
 pub use write::{SidecarParts, write};

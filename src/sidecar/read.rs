@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{DRAFTER_NAME, FORMAT_VERSION, MANIFEST_NAME, Manifest, metadata};
 use crate::{
-    checkpoint::{Checkpoint, Header},
+    checkpoint::Checkpoint,
     error::Hint,
     output::sha256_hex,
     vocab::{
@@ -50,9 +50,7 @@ impl Sidecar {
         let drafter = Checkpoint::open_file(&dir.join(DRAFTER_NAME))
             .hint("this is not a sidecar, or it is damaged: `draftfast verify-sha DIR` says which file changed")?;
         let vocab = read_vocab(dir, &manifest)?;
-        let file = File::open(dir.join(DRAFTER_NAME)).with_context(|| format!("`{DRAFTER_NAME}`: cannot open"))?;
-        let found = Header::read(&file, DRAFTER_NAME, 0)?.metadata;
-        check_metadata(&found, &manifest, &vocab, &manifest_sha256)
+        check_metadata(drafter.metadata(), &manifest, &vocab, &manifest_sha256)
             .hint("the files of this sidecar are not of one build: build it again")?;
         Ok(Self { dir: dir.to_owned(), manifest, vocab, drafter })
     }

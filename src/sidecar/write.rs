@@ -11,9 +11,9 @@ use super::{
 use crate::{
     checkpoint::{Recipe, Source},
     gpu::Device,
-    nvfp4::{ErrorStats, ScaleRule},
+    nvfp4::ErrorStats,
     output::StagedDir,
-    quantize::{self, Matrix, QuantizeOptions, Quantized, Sources, matrices},
+    quantize::{self, Importance, Matrix, QuantizeOptions, Quantized, Rounding, Sources, matrices},
     report::Progress,
     vocab::{
         DraftVocab,
@@ -119,12 +119,7 @@ fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest>
             n_rows: vocab.n_rows(),
             selection: selection.clone(),
         },
-        recipe: RecipeRecord {
-            head_scale: scale_name(options.head_scale).to_owned(),
-            linear_scale: scale_name(options.linear_scale).to_owned(),
-            rounding: "nearest".to_owned(),
-            importance: None,
-        },
+        recipe: recipe_record(options),
         ledger: ledger.clone(),
         tensors,
     })
@@ -133,7 +128,8 @@ fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest>
 fn quantized_record(matrix: &Matrix, parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<TensorRecord> {
     let tensor = matrix.tensor(parts.sources)?;
     let figures = &quantized.matrices[&matrix.name];
-    let scale = if matrix.is_head() { parts.options.head_scale } else { parts.options.linear_scale };
+    let mut error = error_record(figures.method, figures.global_scale, &figures.stats);
+    error.weighted_relative_error = figures.is_weighted.then(|| figures.stats.weighted_relative());
     Ok(TensorRecord {
         source: matrix.source.clone(),
         source_file: tensor.file.to_owned(),
@@ -144,7 +140,7 @@ fn quantized_record(matrix: &Matrix, parts: &SidecarParts<'_>, quantized: &Quant
         shape: vec![matrix.n, matrix.k],
         fused: matrix.fused.clone(),
         kept_because: None,
-        error: Some(error_record(scale_name(scale), figures.global_scale, &figures.stats)),
+        error: Some(error),
     })
 }
 
@@ -157,6 +153,7 @@ pub(super) fn error_record(scale: &str, global_scale: f32, stats: &ErrorStats) -
         relative_error: stats.relative(),
         sum_sq_error: stats.sum_sq_error(),
         sum_sq_weight: stats.sum_sq_weight(),
+        weighted_relative_error: None,
         max_abs_error: stats.max_abs_error,
         worst_row,
         worst_row_relative_error,
@@ -165,12 +162,15 @@ pub(super) fn error_record(scale: &str, global_scale: f32, stats: &ErrorStats) -
     }
 }
 
-/// The name of a rule, as `--scale` takes it.
-fn scale_name(rule: ScaleRule) -> &'static str {
-    match rule {
-        ScaleRule::Max => "max",
-        ScaleRule::FourSix => "four-six",
-        ScaleRule::FourSix1536 => "four-six-1536",
-        ScaleRule::Mse => "mse",
-    }
+fn recipe_record(options: &QuantizeOptions) -> RecipeRecord {
+    let rounding = match options.rounding {
+        Rounding::Nearest => "nearest",
+        Rounding::Gptq => "gptq",
+    };
+    let importance = match &options.importance {
+        Importance::Even => None,
+        Importance::Columns => Some("columns".to_owned()),
+        Importance::Measured(activations) => Some(activations.sha256.clone()),
+    };
+    RecipeRecord { rounding: rounding.to_owned(), importance }
 }

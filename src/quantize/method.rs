@@ -1,0 +1,156 @@
+//! How one matrix is quantized: which scale rule, weighted by what, rounded how.
+
+use anyhow::{Result, bail};
+
+use super::{Activations, Matrix, Sources};
+use crate::{
+    error::advise,
+    nvfp4::{self, BLOCK, GptqConfig, GptqPlan, QuantizeConfig, ScaleRule, Weight},
+    report::Progress,
+};
+
+/// How weights are rounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rounding {
+    /// Each to its nearest code.
+    #[default]
+    Nearest,
+    /// With the error carried on to columns not yet rounded, where the inputs of a linear were captured.
+    Gptq,
+}
+
+/// What says which columns matter.
+#[derive(Debug, Default)]
+pub enum Importance {
+    /// Nothing: all alike.
+    #[default]
+    Even,
+    /// The energy of the draft head's own columns; linears are all alike.
+    Columns,
+    /// Measured inputs.
+    Measured(Activations),
+}
+
+/// How to quantize.
+#[derive(Debug, Default)]
+pub struct QuantizeOptions {
+    /// How the draft head's block scales are chosen; `None`: by importance if there is one, else four-six.
+    pub head_scale: Option<ScaleRule>,
+    /// How the MTP linears' block scales are chosen; `None`: as the head's.
+    pub linear_scale: Option<ScaleRule>,
+    /// Which columns matter.
+    pub importance: Importance,
+    /// How weights are rounded.
+    pub rounding: Rounding,
+}
+
+/// How one matrix is quantized.
+#[derive(Debug)]
+pub enum Method {
+    /// A rule for the block scales, then each weight to its nearest code.
+    Nearest {
+        /// The rule.
+        rule: ScaleRule,
+        /// What an error in each column costs, `[k]`.
+        importance: Option<Vec<f32>>,
+    },
+    /// Error feedback.
+    Gptq {
+        /// Made from the matrix's inputs.
+        plan: Box<GptqPlan>,
+        /// E[x_k^2] over the largest, for the error figures.
+        importance: Vec<f32>,
+    },
+}
+
+impl QuantizeOptions {
+    /// The method for `matrix`.
+    ///
+    /// # Errors
+    /// The measurements do not fit the matrix.
+    pub fn method(&self, matrix: &Matrix, sources: Sources<'_>, progress: &Progress) -> Result<Method> {
+        let asked = if matrix.is_head() { self.head_scale } else { self.linear_scale.or(self.head_scale) };
+        let measured = match &self.importance {
+            Importance::Even => None,
+            Importance::Columns if matrix.is_head() => Some(matrix.column_energy(sources, progress)?),
+            Importance::Columns => None,
+            Importance::Measured(activations) => match activations.measured(matrix)? {
+                None => None,
+                Some(measured) if self.rounding == Rounding::Gptq => {
+                    let importance = measured.importance(matrix.k);
+                    if let Some(hessian) = measured.hessian(matrix.k)? {
+                        let plan = Box::new(GptqPlan::new(&hessian, &GptqConfig::default(), &Progress::silent())?);
+                        return Ok(Method::Gptq { plan, importance });
+                    }
+                    Some(importance)
+                }
+                Some(measured) => Some(measured.importance(matrix.k)),
+            },
+        };
+        let rule = asked.unwrap_or(if measured.is_some() { ScaleRule::Mse } else { ScaleRule::FourSix });
+        Ok(Method::Nearest { rule, importance: measured })
+    }
+
+    /// # Errors
+    /// The options contradict each other.
+    pub fn validate(&self) -> Result<()> {
+        if self.rounding == Rounding::Gptq && !matches!(self.importance, Importance::Measured(_)) {
+            return Err(advise(
+                anyhow::anyhow!("`--rounding gptq` needs the inputs of the linears"),
+                "give a file of captured states or second moments with `--importance FILE`",
+            ));
+        }
+        if self.rounding == Rounding::Gptq && (self.head_scale.is_some() || self.linear_scale.is_some()) {
+            bail!("`--rounding gptq` chooses block scales itself: it cannot be combined with `--scale`");
+        }
+        Ok(())
+    }
+}
+
+impl Method {
+    /// Its name in the manifest.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Gptq { .. } => "gptq",
+            Self::Nearest { rule, .. } => match rule {
+                ScaleRule::Max => "max",
+                ScaleRule::FourSix => "four-six",
+                ScaleRule::FourSix1536 => "four-six-1536",
+                ScaleRule::Mse => "mse",
+            },
+        }
+    }
+
+    /// What an error in each column costs.
+    pub fn importance(&self) -> Option<&[f32]> {
+        match self {
+            Self::Nearest { importance, .. } => importance.as_deref(),
+            Self::Gptq { importance, .. } => Some(importance),
+        }
+    }
+
+    /// The global scale for a largest magnitude.
+    pub fn global_scale(&self, amax: f32) -> f32 {
+        match self {
+            Self::Nearest { rule, .. } => rule.global_scale(amax),
+            Self::Gptq { .. } => nvfp4::global_scale(amax),
+        }
+    }
+
+    /// Quantizes a tile of rows; returns codes and block scales.
+    pub fn quantize<W: Weight>(&self, tile: &[W], k: usize, global_scale: f32) -> (Vec<u8>, Vec<u8>) {
+        let (mut codes, mut block_scales) = (vec![0; tile.len() / 2], vec![0; tile.len() / BLOCK]);
+        match self {
+            Self::Nearest { rule, importance } => {
+                // Byte for byte ModelOpt's rule, `max` alone may give block scales that kernels flush to zero.
+                let kernel_safe = *rule != ScaleRule::Max;
+                let config = QuantizeConfig { rule: *rule, importance: importance.as_deref(), kernel_safe };
+                nvfp4::quantize_rows(tile, k, global_scale, &config, &mut codes, &mut block_scales);
+            }
+            Self::Gptq { plan, .. } => {
+                nvfp4::gptq_rows(tile, k, global_scale, plan, &mut codes, &mut block_scales);
+            }
+        }
+        (codes, block_scales)
+    }
+}
