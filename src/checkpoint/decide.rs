@@ -150,7 +150,7 @@ fn is_nvfp4(holder: &Checkpoint, name: &str, entry: &TensorEntry) -> bool {
 }
 
 /// Checks that the dtype can be read; FP8 needs its scales.
-fn scale_of(holder: &Checkpoint, name: &str, entry: &TensorEntry) -> Result<Option<String>> {
+pub(super) fn scale_of(holder: &Checkpoint, name: &str, entry: &TensorEntry) -> Result<Option<String>> {
     let file = holder.file_of(entry);
     match entry.dtype {
         Dtype::BF16 | Dtype::F16 | Dtype::F32 => Ok(None),

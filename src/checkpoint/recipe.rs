@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     Checkpoint, TensorEntry,
-    decide::{Decision, Rules},
+    decide::{Decision, Rules, scale_of},
     family::{Role, detect},
     module::{Found, find_module},
     names::{WRAPPERS, fused_name},
@@ -51,6 +51,8 @@ pub struct HeadTensor {
     pub tied: bool,
     /// Its dtype in the file.
     pub dtype: Dtype,
+    /// The tensor of its scales, when it is FP8.
+    pub scale: Option<String>,
 }
 
 /// A linear that becomes NVFP4.
@@ -218,7 +220,8 @@ fn find_head(target: &Checkpoint) -> Result<(HeadTensor, usize, usize)> {
     };
     let entry = &target.entries()[&name];
     let (n_rows, hidden) = head_shape(target, &name, entry)?;
-    Ok((HeadTensor { name, tied, dtype: entry.dtype }, n_rows, hidden))
+    let scale = scale_of(target, &name, entry)?;
+    Ok((HeadTensor { name, tied, dtype: entry.dtype, scale }, n_rows, hidden))
 }
 
 /// Names of the token embedding, after the wrapper.

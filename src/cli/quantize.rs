@@ -18,6 +18,9 @@ pub struct Quantize {
     /// The draft vocabulary, in any form that `build-vocab` or `convert` writes
     #[arg(long, value_name = "FILE")]
     pub vocab: PathBuf,
+    /// Repeat the first row up to a multiple of this [default: 128, unless the rows are a multiple of 64 already]
+    #[arg(long, value_name = "ROWS")]
+    pub pad_to: Option<usize>,
     /// Where to write the sidecar
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
@@ -45,6 +48,10 @@ pub struct WeightFlags {
     /// How weights are rounded; gptq needs states or second-moment matrices in the importance file
     #[arg(long, value_name = "HOW", value_enum, default_value_t = RoundingChoice::Nearest)]
     pub rounding: RoundingChoice,
+    /// Take a vector common to all rows off the draft head before it is quantized; needs hidden states in the importance
+    /// file, and a head whose logits are not capped
+    #[arg(long)]
+    pub row_shift: bool,
     /// Quantize tensors that match, whatever the family's table says (repeatable)
     #[arg(long, value_name = "GLOB")]
     pub quantize: Vec<String>,

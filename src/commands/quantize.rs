@@ -26,7 +26,7 @@ pub fn run(args: &Quantize, terminal: &Terminal) -> Result<()> {
         refuse_existing(&args.output, args.writing.force)?;
     }
     let weights = Weights::open(&args.model, &args.weights)?;
-    let (vocab, detected) = forms::read(&args.vocab, Some(weights.recipe.target_rows))?;
+    let (mut vocab, detected) = forms::read(&args.vocab, Some(weights.recipe.target_rows))?;
     terminal.say(format!("vocabulary: {} ids, read as {}", vocab.token_ids.len(), detected.semantics));
     for note in &detected.notes {
         terminal.warn(note);
@@ -35,12 +35,31 @@ pub fn run(args: &Quantize, terminal: &Terminal) -> Result<()> {
     if let Some(sha256) = &tokenizer_sha256 {
         detected.check_tokenizer(&args.vocab, sha256)?;
     }
+    pad(&mut vocab, args.pad_to, terminal);
     if args.writing.dry_run {
         return plan(&weights.recipe, &vocab, terminal);
     }
     let staged = StagedDir::create(&args.output, args.writing.force)?;
     let manifest = write(&weights, &args.weights, &vocab, None, &staged, terminal)?;
     finish(&weights, &manifest, None, staged, &args.output, terminal)
+}
+
+/// Kernels want rows in multiples of 64, the fast ones of 128. A bare list of ids has no next-ranked ones to take, so the
+/// first row is repeated, as the seed recipe does.
+fn pad(vocab: &mut DraftVocab, pad_to: Option<usize>, terminal: &Terminal) {
+    const TILE_ROWS: usize = 64;
+    const FAST_TILE_ROWS: usize = 128;
+    let n_rows = vocab.n_rows();
+    let multiple = match pad_to {
+        Some(multiple) => multiple.max(1),
+        None if n_rows.is_multiple_of(TILE_ROWS) => return,
+        None => FAST_TILE_ROWS,
+    };
+    let n_missing = n_rows.next_multiple_of(multiple) - n_rows;
+    if n_missing > 0 {
+        vocab.n_repeated += n_missing;
+        terminal.say(format!("{n_rows} rows filled up to {} with copies of the first", vocab.n_rows()));
+    }
 }
 
 /// Quantizes into `staged`.
@@ -60,6 +79,9 @@ pub fn write(
     let (recipe, sources) = (&weights.recipe, weights.sources());
     let ledger = ledger(recipe, vocab.n_rows());
     let options = options(flags)?;
+    if options.row_shift {
+        weights.refuse_capped_logits()?;
+    }
     let parts = SidecarParts {
         sources,
         recipe,

@@ -1,9 +1,9 @@
 //! The half of a build that reads weights: flags -> checkpoints, recipe, options.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::{
-    checkpoint::{Checkpoint, Overrides, Recipe, recipe},
+    checkpoint::{Checkpoint, Overrides, Recipe, config_value, recipe},
     checksum::sha256_file,
     cli::quantize::{RoundingChoice, Scale, WeightFlags},
     nvfp4::ScaleRule,
@@ -38,6 +38,19 @@ impl Weights {
         Sources { target: &self.target, mtp_from: self.mtp_from.as_ref() }
     }
 
+    /// A row shift changes all logits of a state alike, which a cap then bends.
+    ///
+    /// # Errors
+    /// The config caps logits.
+    pub fn refuse_capped_logits(&self) -> Result<()> {
+        for key in ["final_logit_softcapping", "logits_soft_cap", "logit_soft_cap"] {
+            if let Some(cap) = config_value(self.target.config(), key) {
+                bail!("`--row-shift` changes what this model drafts: its config caps logits, `{key}` is {cap}");
+            }
+        }
+        Ok(())
+    }
+
     /// sha256 of the target's tokenizer.json; `None` when the folder has none.
     ///
     /// # Errors
@@ -67,6 +80,7 @@ pub fn options(flags: &WeightFlags) -> Result<QuantizeOptions> {
         linear_scale: flags.linear_scale.map(rule),
         importance,
         rounding,
+        row_shift: flags.row_shift,
     };
     options.validate()?;
     Ok(options)

@@ -1,14 +1,17 @@
 //! One matrix on its way from the checkpoint to the sidecar.
 
+use std::ops::Range;
+
 use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
 
 use super::{
     DRAFT_HEAD, Method, Sources,
-    tile::{Tile, read_tile},
+    fp8::Fp8Scale,
+    tile::{SourceMatrix, Tile},
 };
 use crate::{
-    checkpoint::{Recipe, Source, Tensor},
+    checkpoint::{Recipe, Source},
     error::advise,
     gpu::Device,
     interrupt,
@@ -28,7 +31,9 @@ pub struct Matrix {
     pub name: String,
     /// The source tensor.
     pub source: String,
-    /// The checkpoint that holds it.
+    /// The tensor of its multipliers, when it is FP8.
+    pub fp8_scale: Option<String>,
+    /// The checkpoint that holds both.
     pub checkpoint: Source,
     /// Rows in the sidecar.
     pub n: usize,
@@ -45,6 +50,7 @@ pub fn matrices(recipe: &Recipe, vocab: &DraftVocab) -> Vec<Matrix> {
     let head = Matrix {
         name: DRAFT_HEAD.to_owned(),
         source: recipe.head.name.clone(),
+        fp8_scale: recipe.head.scale.clone(),
         checkpoint: Source::Target,
         n: vocab.n_rows(),
         k: recipe.hidden_size,
@@ -54,6 +60,7 @@ pub fn matrices(recipe: &Recipe, vocab: &DraftVocab) -> Vec<Matrix> {
     let linears = recipe.linears.iter().map(|linear| Matrix {
         name: linear.name.strip_suffix(".weight").unwrap_or(&linear.name).to_owned(),
         source: linear.name.clone(),
+        fp8_scale: linear.scale.clone(),
         checkpoint: linear.source,
         n: linear.n,
         k: linear.k,
@@ -74,37 +81,41 @@ impl Matrix {
         self.fused.as_deref().unwrap_or(&self.name)
     }
 
-    /// The source tensor.
+    /// The source tensor, and its multipliers when it is FP8.
     ///
     /// # Errors
-    /// It is missing.
-    pub fn tensor<'a>(&self, sources: Sources<'a>) -> Result<Tensor<'a>> {
-        sources.pick(self.checkpoint).tensor(&self.source)
+    /// One is missing, or the multipliers do not fit.
+    pub fn open<'a>(&self, sources: Sources<'a>, row_shift: Option<Vec<f32>>) -> Result<SourceMatrix<'a>> {
+        let checkpoint = sources.pick(self.checkpoint);
+        let tensor = checkpoint.tensor(&self.source)?;
+        let n_rows = tensor.shape.first().copied().unwrap_or(0);
+        let scale = self.fp8_scale.as_deref().map(|name| checkpoint.tensor(name)).transpose()?;
+        let fp8_scale = scale.map(|scale| Fp8Scale::new(&scale, n_rows, self.k)).transpose()?;
+        Ok(SourceMatrix { tensor, fp8_scale, row_shift })
     }
 
     /// The rows of each tile.
-    pub fn tiles(&self) -> Vec<std::ops::Range<usize>> {
+    pub fn tiles(&self) -> Vec<Range<usize>> {
         let rows = TILE_WEIGHTS.div_ceil(self.k.max(1));
         (0..self.n.div_ceil(rows)).map(|i| i * rows..((i + 1) * rows).min(self.n)).collect()
     }
 
-    /// Reads the rows of a tile from the source tensor.
+    /// Reads the rows of a tile.
     ///
     /// # Errors
-    /// As [`read_tile`].
-    pub fn read<'a>(&self, tensor: &Tensor<'a>, rows: std::ops::Range<usize>) -> Result<Tile<'a>> {
-        read_tile(tensor, self.row_ids.as_deref(), rows, self.k)
+    /// As [`SourceMatrix::read`].
+    pub fn read<'a>(&self, source: &SourceMatrix<'a>, rows: Range<usize>) -> Result<Tile<'a>> {
+        source.read(self.row_ids.as_deref(), rows, self.k)
     }
 
     /// The largest magnitude of all rows.
-    pub(super) fn amax(&self, sources: Sources<'_>, progress: &Progress) -> Result<f32> {
-        let tensor = self.tensor(sources)?;
+    pub(super) fn amax(&self, source: &SourceMatrix<'_>, progress: &Progress) -> Result<f32> {
         let largest = self.tiles().into_par_iter().map(|rows| {
             interrupt::check()?;
-            let amax = match self.read(&tensor, rows.clone())? {
-                Tile::Bf16(tile) => self.tile_amax(&tensor, &rows, &tile),
-                Tile::F16(tile) => self.tile_amax(&tensor, &rows, &tile),
-                Tile::F32(tile) => self.tile_amax(&tensor, &rows, &tile),
+            let amax = match self.read(source, rows.clone())? {
+                Tile::Bf16(tile) => self.tile_amax(source, &rows, &tile),
+                Tile::F16(tile) => self.tile_amax(source, &rows, &tile),
+                Tile::F32(tile) => self.tile_amax(source, &rows, &tile),
             };
             progress.advance((rows.len() * self.k * 2) as u64);
             amax
@@ -112,7 +123,7 @@ impl Matrix {
         largest.try_reduce(|| 0.0, |a, b| Ok(a.max(b)))
     }
 
-    fn tile_amax<W: Weight>(&self, tensor: &Tensor<'_>, rows: &std::ops::Range<usize>, tile: &[W]) -> Result<f32> {
+    fn tile_amax<W: Weight>(&self, source: &SourceMatrix<'_>, rows: &Range<usize>, tile: &[W]) -> Result<f32> {
         let amax = nvfp4::amax(tile);
         if amax.is_finite() {
             return Ok(amax);
@@ -123,7 +134,7 @@ impl Matrix {
         Err(advise(
             anyhow::anyhow!(
                 "`{}`: tensor `{}` has {} in row {row}, column {column}; expected finite weights",
-                tensor.file,
+                source.tensor.file,
                 self.source,
                 tile[at].widen()
             ),
@@ -132,7 +143,7 @@ impl Matrix {
     }
 
     /// The energy of each column over the largest: the sum over rows of w_ik^2. A stand-in for measured inputs.
-    pub(super) fn column_energy(&self, sources: Sources<'_>, progress: &Progress) -> Result<Vec<f32>> {
+    pub(super) fn column_energy(&self, source: &SourceMatrix<'_>, progress: &Progress) -> Result<Vec<f32>> {
         fn energies<W: Weight>(tile: &[W], k: usize) -> Vec<f64> {
             let mut energies = vec![0f64; k];
             for row in tile.chunks_exact(k) {
@@ -140,11 +151,10 @@ impl Matrix {
             }
             energies
         }
-        let tensor = self.tensor(sources)?;
         let tiles = self.tiles().into_par_iter().map(|rows| {
             interrupt::check()?;
             progress.advance((rows.len() * self.k * 2) as u64);
-            Ok(match self.read(&tensor, rows)? {
+            Ok(match self.read(source, rows)? {
                 Tile::Bf16(tile) => energies(&tile, self.k),
                 Tile::F16(tile) => energies(&tile, self.k),
                 Tile::F32(tile) => energies(&tile, self.k),
@@ -162,7 +172,7 @@ impl Matrix {
     /// Quantizes all rows into `drafter`; returns the error figures.
     pub(super) fn quantize(
         &self,
-        sources: Sources<'_>,
+        source: &SourceMatrix<'_>,
         global_scale: f32,
         method: &Method,
         device: &Device,
@@ -172,10 +182,9 @@ impl Matrix {
         if let Device::Cuda(gpu) = device {
             bail!("quantizing on {gpu} is not built in yet: use `--device cpu`, which gives the same bytes");
         }
-        let tensor = self.tensor(sources)?;
         let stats = self.tiles().into_par_iter().map(|rows| {
             interrupt::check()?;
-            let stats = match self.read(&tensor, rows.clone())? {
+            let stats = match self.read(source, rows.clone())? {
                 Tile::Bf16(tile) => self.quantize_tile(&tile, &rows, global_scale, method, drafter),
                 Tile::F16(tile) => self.quantize_tile(&tile, &rows, global_scale, method, drafter),
                 Tile::F32(tile) => self.quantize_tile(&tile, &rows, global_scale, method, drafter),
@@ -190,7 +199,7 @@ impl Matrix {
     fn quantize_tile<W: Weight>(
         &self,
         tile: &[W],
-        rows: &std::ops::Range<usize>,
+        rows: &Range<usize>,
         global_scale: f32,
         method: &Method,
         drafter: &DrafterFile,

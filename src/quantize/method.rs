@@ -1,8 +1,9 @@
 //! How one matrix is quantized: which scale rule, weighted by what, rounded how.
 
 use anyhow::{Result, bail};
+use half::bf16;
 
-use super::{Activations, Matrix, Sources};
+use super::{Activations, Matrix, Measured, SourceMatrix, Tile};
 use crate::{
     error::advise,
     nvfp4::{self, BLOCK, GptqConfig, GptqPlan, QuantizeConfig, ScaleRule, Weight},
@@ -42,6 +43,9 @@ pub struct QuantizeOptions {
     pub importance: Importance,
     /// How weights are rounded.
     pub rounding: Rounding,
+    /// Whether a vector common to all rows of the draft head is taken off before it is quantized. Shifts all logits of a
+    /// state alike: only for heads whose logits are not capped.
+    pub row_shift: bool,
 }
 
 /// How one matrix is quantized.
@@ -68,11 +72,11 @@ impl QuantizeOptions {
     ///
     /// # Errors
     /// The measurements do not fit the matrix.
-    pub fn method(&self, matrix: &Matrix, sources: Sources<'_>, progress: &Progress) -> Result<Method> {
+    pub fn method(&self, matrix: &Matrix, source: &SourceMatrix<'_>, progress: &Progress) -> Result<Method> {
         let asked = if matrix.is_head() { self.head_scale } else { self.linear_scale.or(self.head_scale) };
         let measured = match &self.importance {
             Importance::Even => None,
-            Importance::Columns if matrix.is_head() => Some(matrix.column_energy(sources, progress)?),
+            Importance::Columns if matrix.is_head() => Some(matrix.column_energy(source, progress)?),
             Importance::Columns => None,
             Importance::Measured(activations) => match activations.measured(matrix)? {
                 None => None,
@@ -100,11 +104,41 @@ impl QuantizeOptions {
                 "give a file of captured states or second moments with `--importance FILE`",
             ));
         }
+        if self.row_shift && !matches!(self.importance, Importance::Measured(_)) {
+            return Err(advise(
+                anyhow::anyhow!("`--row-shift` needs hidden states"),
+                "give a file of captured states with `--importance FILE`",
+            ));
+        }
         if self.rounding == Rounding::Gptq && (self.head_scale.is_some() || self.linear_scale.is_some()) {
             bail!("`--rounding gptq` chooses block scales itself: it cannot be combined with `--scale`");
         }
         Ok(())
     }
+}
+
+/// The shift of the draft head, `[k]`.
+///
+/// # Errors
+/// No states of the head were captured, or the head is not BF16.
+pub(super) fn head_shift(
+    options: &QuantizeOptions,
+    head: &Matrix,
+    source: &SourceMatrix<'_>,
+) -> Result<Option<Vec<f32>>> {
+    let (true, Importance::Measured(activations)) = (options.row_shift, &options.importance) else { return Ok(None) };
+    let Some(Measured::States(states)) = activations.measured(head)? else {
+        bail!(
+            "`--row-shift` needs raw hidden states of `{}`, [states, {}], in the importance file",
+            head.source,
+            head.k
+        );
+    };
+    let states: Vec<bf16> = states.into_iter().map(bf16::from_f32).collect();
+    let Tile::Bf16(rows) = head.read(source, 0..head.n)? else {
+        bail!("`--row-shift` needs a BF16 head, `{}` is {}", head.source, source.tensor.dtype);
+    };
+    Ok(Some(nvfp4::row_shift(&rows, head.k, &states)))
 }
 
 impl Method {

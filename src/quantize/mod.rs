@@ -6,6 +6,7 @@
 //! beside both. Neither bytes nor error figures depend on tiles or threads.
 
 mod activations;
+mod fp8;
 mod matrix;
 mod method;
 mod tile;
@@ -19,7 +20,7 @@ use safetensors::Dtype;
 pub use activations::{Activations, Measured};
 pub use matrix::{Matrix, matrices, merged};
 pub use method::{Importance, Method, QuantizeOptions, Rounding};
-pub use tile::{Tile, read_tile};
+pub use tile::{SourceMatrix, Tile};
 
 use crate::{
     checkpoint::{Checkpoint, Recipe, Source},
@@ -36,6 +37,9 @@ use crate::{
 pub const DRAFT_HEAD: &str = "draft_head";
 /// The tensor that maps a row of the draft head to its token id.
 pub const TOKEN_IDS: &str = "draft_head.token_ids";
+
+/// F32 [k], taken off every row of the draft head before it was quantized; absent unless `--row-shift` was given.
+pub const ROW_SHIFT: &str = "draft_head.row_shift";
 
 /// The checkpoints that tensors come from.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +77,7 @@ pub fn output_tensors(
     recipe: &Recipe,
     vocab: &DraftVocab,
     sources: Sources<'_>,
+    options: &QuantizeOptions,
 ) -> Result<BTreeMap<String, OutputTensor>> {
     let mut tensors = BTreeMap::new();
     let tensor = |dtype, shape: Vec<usize>| OutputTensor { dtype, shape };
@@ -83,6 +88,9 @@ pub fn output_tensors(
         tensors.insert(format!("{name}.weight_scale_2"), tensor(Dtype::F32, vec![]));
     }
     tensors.insert(TOKEN_IDS.to_owned(), tensor(Dtype::I64, vec![vocab.n_rows()]));
+    if options.row_shift {
+        tensors.insert(ROW_SHIFT.to_owned(), tensor(Dtype::F32, vec![recipe.hidden_size]));
+    }
     for kept in &recipe.kept {
         let entry = sources.pick(kept.source).entries().get(&kept.name);
         let entry = entry.with_context(|| format!("there is no tensor `{}`", kept.name))?;
@@ -145,22 +153,34 @@ fn quantize_all(
     drafter: &DrafterFile,
     progress: &Progress,
 ) -> Result<BTreeMap<String, QuantizedMatrix>> {
-    let amax = matrices
-        .iter()
-        .map(|matrix| Ok((matrix.scale_group().to_owned(), matrix.amax(sources, progress)?)))
-        .collect::<Result<Vec<_>>>()?;
+    let mut opened = Vec::with_capacity(matrices.len());
+    for matrix in matrices {
+        let mut source = matrix.open(sources, None)?;
+        if matrix.is_head() {
+            source.row_shift = method::head_shift(options, matrix, &source)?;
+        }
+        opened.push((matrix, source));
+    }
+    let mut amax = Vec::with_capacity(matrices.len());
+    for (matrix, source) in &opened {
+        amax.push((matrix.scale_group().to_owned(), matrix.amax(source, progress)?));
+    }
     let mut group_amax = BTreeMap::new();
     for (group, amax) in amax {
         let largest = group_amax.entry(group).or_insert(0f32);
         *largest = largest.max(amax);
     }
     let mut figures = BTreeMap::new();
-    for matrix in matrices {
+    for (matrix, source) in &opened {
         // One at a time: the plan of error feedback is several times k x k numbers.
-        let method = options.method(matrix, sources, progress)?;
+        let method = options.method(matrix, source, progress)?;
         let global_scale = method.global_scale(group_amax[matrix.scale_group()]);
-        let stats = matrix.quantize(sources, global_scale, &method, device, drafter, progress)?;
+        let stats = matrix.quantize(source, global_scale, &method, device, drafter, progress)?;
         drafter.write_at(&format!("{}.weight_scale_2", matrix.name), 0, &global_scale.to_le_bytes())?;
+        if let Some(shift) = &source.row_shift {
+            let bytes: Vec<u8> = shift.iter().flat_map(|x| x.to_le_bytes()).collect();
+            drafter.write_at(ROW_SHIFT, 0, &bytes)?;
+        }
         let is_weighted = method.importance().is_some();
         figures
             .insert(matrix.name.clone(), QuantizedMatrix { method: method.name(), global_scale, is_weighted, stats });
@@ -185,8 +205,15 @@ fn copy_kept(recipe: &Recipe, sources: Sources<'_>, drafter: &DrafterFile) -> Re
 /// Every source tensor and the checkpoint that holds it.
 fn source_names(recipe: &Recipe) -> Vec<(&str, Source)> {
     let linears = recipe.linears.iter().map(|linear| (linear.name.as_str(), linear.source));
+    let scales = recipe.linears.iter().filter_map(|linear| Some((linear.scale.as_deref()?, linear.source)));
+    let head_scale = recipe.head.scale.as_deref().map(|name| (name, Source::Target));
     let kept = recipe.kept.iter().map(|kept| (kept.name.as_str(), kept.source));
-    std::iter::once((recipe.head.name.as_str(), Source::Target)).chain(linears).chain(kept).collect()
+    std::iter::once((recipe.head.name.as_str(), Source::Target))
+        .chain(linears)
+        .chain(scales)
+        .chain(head_scale)
+        .chain(kept)
+        .collect()
 }
 
 /// sha256 of the bytes of every tensor named.

@@ -88,6 +88,18 @@ pub struct RecipeRecord {
     /// sha256 of the importance file, or the name of a rule that needs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub importance: Option<String>,
+    /// Whether `draft_head.row_shift` was taken off every row of the draft head.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub row_shift: bool,
+}
+
+/// The multipliers of an FP8 source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScaleSource {
+    /// The tensor, in the same checkpoint.
+    pub source: String,
+    /// sha256 of its bytes.
+    pub source_sha256: String,
 }
 
 /// Bytes of one draft step.
@@ -108,6 +120,9 @@ pub struct TensorRecord {
     pub source_file: String,
     /// sha256 of the source tensor's bytes.
     pub source_sha256: String,
+    /// Its multipliers, when it is FP8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fp8_scale: Option<ScaleSource>,
     /// Whether the source is the second model folder, of `mtp_files`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mtp_from: bool,

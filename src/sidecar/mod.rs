@@ -21,8 +21,8 @@ mod write;
 pub use config::drafter_config;
 pub use drafter::{DRAFTER_NAME, DrafterFile, OutputTensor};
 pub use manifest::{
-    ErrorRecord, FORMAT_VERSION, FileRecord, LedgerRecord, MANIFEST_NAME, Manifest, RecipeRecord, TargetRecord,
-    TensorRecord, VocabularyRecord,
+    ErrorRecord, FORMAT_VERSION, FileRecord, LedgerRecord, MANIFEST_NAME, Manifest, RecipeRecord, ScaleSource,
+    TargetRecord, TensorRecord, VocabularyRecord,
 };
 pub use quality::{DraftQuality, draft_quality};
 pub use read::Sidecar;
@@ -42,6 +42,8 @@ pub mod metadata {
     pub const HEAD_SHA256: &str = "draftfast.lm_head_sha256";
     /// sha256 of the kept ids.
     pub const VOCABULARY_SHA256: &str = "draftfast.vocabulary_sha256";
+    /// `true` when the logits of the draft head are shifted (see [`crate::quantize::ROW_SHIFT`]); absent otherwise.
+    pub const ROW_SHIFT: &str = "draftfast.row_shift";
     /// sha256 of `manifest.json`.
     pub const MANIFEST_SHA256: &str = "draftfast.manifest_sha256";
 }

@@ -15,7 +15,7 @@ use crate::{
     checkpoint::{Dtype, Overrides, Source, Tensor, recipe},
     interrupt,
     nvfp4::{self, BLOCK, ErrorStats},
-    quantize::{DRAFT_HEAD, Matrix, Sources, TOKEN_IDS, Tile, hash_sources, merged},
+    quantize::{DRAFT_HEAD, Matrix, ROW_SHIFT, Sources, TOKEN_IDS, Tile, hash_sources, merged},
     report::Progress,
 };
 
@@ -107,6 +107,9 @@ fn check_files(
 /// The drafter has the tensors that the manifest implies, and no other.
 fn check_tensor_set(sidecar: &Sidecar) -> Result<()> {
     let mut expected = BTreeSet::from([TOKEN_IDS.to_owned()]);
+    if sidecar.manifest.recipe.row_shift {
+        expected.insert(ROW_SHIFT.to_owned());
+    }
     for (name, record) in &sidecar.manifest.tensors {
         if record.to == NVFP4 {
             expected.extend(["weight", "weight_scale", "weight_scale_2"].map(|part| format!("{name}.{part}")));
@@ -128,10 +131,15 @@ fn check_tensor_set(sidecar: &Sidecar) -> Result<()> {
 /// Every MTP tensor that the model has is in the sidecar.
 fn check_complete(sidecar: &Sidecar, sources: Sources<'_>) -> Result<()> {
     let recipe = recipe(sources.target, sources.mtp_from, &Overrides::default())?;
-    let listed: BTreeSet<_> = sidecar.manifest.tensors.values().map(|record| record.source.as_str()).collect();
+    let records = sidecar.manifest.tensors.values();
+    // The multipliers of an FP8 linear are dissolved in its new scales.
+    let sources_of = |record: &'_ TensorRecord| {
+        [Some(record.source.clone()), record.fp8_scale.as_ref().map(|scale| scale.source.clone())]
+    };
+    let listed: BTreeSet<_> = records.flat_map(sources_of).flatten().collect();
     let linears = recipe.linears.iter().map(|linear| &linear.name);
     for name in linears.chain(recipe.kept.iter().map(|kept| &kept.name)).chain([&recipe.head.name]) {
-        ensure!(listed.contains(name.as_str()), "the model's tensor `{name}` is not in the sidecar");
+        ensure!(listed.contains(name), "the model's tensor `{name}` is not in the sidecar");
     }
     Ok(())
 }
@@ -151,16 +159,21 @@ fn check_token_ids(sidecar: &Sidecar) -> Result<()> {
 
 /// The source tensors are those that the sidecar was made from.
 fn check_digests(sidecar: &Sidecar, sources: Sources<'_>, progress: &Progress) -> Result<()> {
-    let records = sidecar.manifest.tensors.values().map(|record| (record.source.as_str(), source(record)));
-    let digests = hash_sources(records.collect(), sources, progress)?;
-    for record in sidecar.manifest.tensors.values() {
-        let found = &digests[&record.source];
+    let records = || sidecar.manifest.tensors.values();
+    let tensors = records().map(|record| (record, &record.source, &record.source_sha256));
+    let scales = records().filter_map(|record| {
+        let scale = record.fp8_scale.as_ref()?;
+        Some((record, &scale.source, &scale.source_sha256))
+    });
+    let expected: Vec<_> = tensors.chain(scales).collect();
+    let names = expected.iter().map(|(record, name, _)| (name.as_str(), source(record)));
+    let digests = hash_sources(names.collect(), sources, progress)?;
+    for (record, name, sha256) in expected {
+        let found = &digests[name];
         ensure!(
-            *found == record.source_sha256,
-            "`{}`: tensor `{}` has changed since the sidecar was made: sha256 `{found}`, expected `{}`",
+            found == sha256,
+            "`{}`: tensor `{name}` has changed since the sidecar was made: sha256 `{found}`, expected `{sha256}`",
             record.source_file,
-            record.source,
-            record.source_sha256
         );
     }
     let head = &sidecar.manifest.target;
@@ -201,19 +214,21 @@ fn check_matrix(
     let matrix = Matrix {
         name: name.to_owned(),
         source: record.source.clone(),
+        fp8_scale: record.fp8_scale.as_ref().map(|scale| scale.source.clone()),
         checkpoint: source(record),
         n,
         k,
         row_ids: (name == DRAFT_HEAD).then(|| sidecar.vocab.row_ids().collect()),
         fused: record.fused.clone(),
     };
-    let original = matrix.tensor(sources)?;
+    let row_shift = read_row_shift(sidecar, &matrix)?;
+    let original = matrix.open(sources, row_shift)?;
     let n_source_rows = if matrix.is_head() { sidecar.manifest.target.target_rows } else { n };
     ensure!(
-        original.shape == [n_source_rows, k] && (!matrix.is_head() || n == sidecar.vocab.n_rows()),
+        original.tensor.shape == [n_source_rows, k] && (!matrix.is_head() || n == sidecar.vocab.n_rows()),
         "tensor `{name}` has {n} rows of {k}, its source `{}` has shape {:?}",
         record.source,
-        original.shape
+        original.tensor.shape
     );
     let codes = expect(sidecar, &format!("{name}.weight"), Dtype::U8, &[n, k / 2])?;
     let block_scales = expect(sidecar, &format!("{name}.weight_scale"), Dtype::F8_E4M3, &[n, k / BLOCK])?;
@@ -240,6 +255,14 @@ fn check_matrix(
     };
     check_figures(name, expected, &found)?;
     Ok(global_scale)
+}
+
+fn read_row_shift(sidecar: &Sidecar, matrix: &Matrix) -> Result<Option<Vec<f32>>> {
+    if !matrix.is_head() || !sidecar.manifest.recipe.row_shift {
+        return Ok(None);
+    }
+    let tensor = expect(sidecar, ROW_SHIFT, Dtype::F32, &[matrix.k])?;
+    Ok(Some(tensor.data.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()))
 }
 
 /// The tensor of the drafter, with this dtype and shape.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 
 use super::{
-    DrafterFile, ErrorRecord, FORMAT_VERSION, LedgerRecord, MANIFEST_NAME, Manifest, NVFP4, RecipeRecord, TargetRecord,
-    TensorRecord, VocabularyRecord, config::drafter_config, metadata, target::file_records,
+    DrafterFile, ErrorRecord, FORMAT_VERSION, LedgerRecord, MANIFEST_NAME, Manifest, NVFP4, RecipeRecord, ScaleSource,
+    TargetRecord, TensorRecord, VocabularyRecord, config::drafter_config, metadata, target::file_records,
 };
 use crate::{
     checkpoint::{Recipe, Source},
@@ -53,7 +53,10 @@ pub fn write(parts: &SidecarParts<'_>, staged: &StagedDir, progress: &Progress) 
         (metadata::DRAFTFAST_FORMAT.to_owned(), FORMAT_VERSION.to_string()),
         (metadata::VOCABULARY_SHA256.to_owned(), vocab.sha256()),
     ]);
-    let tensors = quantize::output_tensors(recipe, vocab, *sources)?;
+    if options.row_shift {
+        metadata.insert(metadata::ROW_SHIFT.to_owned(), "true".to_owned());
+    }
+    let tensors = quantize::output_tensors(recipe, vocab, *sources, options)?;
     let known_last = [metadata::HEAD_SHA256, metadata::MANIFEST_SHA256];
     let drafter = DrafterFile::create(staged.path(), tensors, &metadata, &known_last)?;
     let quantized = quantize::run(recipe, vocab, *sources, options, device, &drafter, progress)?;
@@ -90,6 +93,7 @@ fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest>
             source: kept.name.clone(),
             source_file: tensor.file.to_owned(),
             source_sha256: quantized.source_sha256[&kept.name].clone(),
+            fp8_scale: None,
             mtp_from: kept.source == Source::MtpFrom,
             from: tensor.dtype.to_string(),
             to: tensor.dtype.to_string(),
@@ -126,7 +130,11 @@ fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest>
 }
 
 fn quantized_record(matrix: &Matrix, parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<TensorRecord> {
-    let tensor = matrix.tensor(parts.sources)?;
+    let tensor = parts.sources.pick(matrix.checkpoint).tensor(&matrix.source)?;
+    let fp8_scale = matrix
+        .fp8_scale
+        .as_ref()
+        .map(|name| ScaleSource { source: name.clone(), source_sha256: quantized.source_sha256[name].clone() });
     let figures = &quantized.matrices[&matrix.name];
     let mut error = error_record(figures.method, figures.global_scale, &figures.stats);
     error.weighted_relative_error = figures.is_weighted.then(|| figures.stats.weighted_relative());
@@ -134,6 +142,7 @@ fn quantized_record(matrix: &Matrix, parts: &SidecarParts<'_>, quantized: &Quant
         source: matrix.source.clone(),
         source_file: tensor.file.to_owned(),
         source_sha256: quantized.source_sha256[&matrix.source].clone(),
+        fp8_scale,
         mtp_from: matrix.checkpoint == Source::MtpFrom,
         from: tensor.dtype.to_string(),
         to: NVFP4.to_owned(),
@@ -172,5 +181,5 @@ fn recipe_record(options: &QuantizeOptions) -> RecipeRecord {
         Importance::Columns => Some("columns".to_owned()),
         Importance::Measured(activations) => Some(activations.sha256.clone()),
     };
-    RecipeRecord { rounding: rounding.to_owned(), importance }
+    RecipeRecord { rounding: rounding.to_owned(), importance, row_shift: options.row_shift }
 }
