@@ -12,7 +12,7 @@ use crate::error::{Hint, advise};
 /// vLLM's Marlin path pads N to a multiple of this on every forward.
 const N_MULTIPLE: usize = 64;
 /// Elements of an NVFP4 block.
-const K_MULTIPLE: usize = 16;
+pub(super) const K_MULTIPLE: usize = 16;
 
 /// What becomes of one tensor.
 pub(super) enum Decision {
@@ -65,6 +65,10 @@ impl Rules {
             return Ok(Decision::Keep(keep_reason(holder, name, entry, found.role)));
         }
         if is_nvfp4(holder, name, entry) {
+            if is_forced {
+                return Err(anyhow!("`{}`: tensor `{name}` is NVFP4 already", holder.file_of(entry)))
+                    .hint("quantizing it again would only lose accuracy: leave it out of `--quantize`");
+            }
             return Ok(Decision::Keep("already NVFP4".to_owned()));
         }
         let obstacle = if let &[n, k] = entry.shape.as_slice() {

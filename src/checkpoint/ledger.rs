@@ -61,7 +61,10 @@ pub fn nvfp4_bytes(n_weights: u64) -> u64 {
 pub fn ledger(recipe: &Recipe, n_rows: usize) -> Ledger {
     let n_rows = n_rows.min(recipe.target_rows);
     let row_bytes = |n: usize| n as u64 * recipe.hidden_size as u64;
-    let head_before_bytes = row_bytes(recipe.target_rows) * recipe.head.dtype.bitsize() as u64 / 8;
+    let head_before_bytes = match recipe.head.packed {
+        Some(_) => nvfp4_bytes(row_bytes(recipe.target_rows)),
+        None => row_bytes(recipe.target_rows) * recipe.head.dtype.bitsize() as u64 / 8,
+    };
     let head_after_bytes = nvfp4_bytes(row_bytes(n_rows));
     let mut items = vec![LedgerItem {
         name: "head".to_owned(),

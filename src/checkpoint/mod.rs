@@ -31,6 +31,6 @@ mod synth_tokenizer;
 pub use header::{Header, TensorEntry};
 pub use ledger::{Ledger, LedgerItem};
 pub use open::{Checkpoint, Tensor};
-pub use recipe::{Experts, HeadTensor, Kept, Linear, Overrides, Recipe, Source, recipe};
+pub use recipe::{Experts, HeadTensor, Kept, Linear, Overrides, PackedScales, Recipe, Source, recipe};
 pub use safetensors::Dtype;
 pub use sizes::config_value;

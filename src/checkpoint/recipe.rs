@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     Checkpoint, TensorEntry,
-    decide::{Decision, Rules, scale_of},
+    decide::{Decision, K_MULTIPLE, Rules, scale_of},
     family::{Role, detect},
     module::{Found, find_module},
     names::{WRAPPERS, fused_name},
@@ -53,6 +53,19 @@ pub struct HeadTensor {
     pub dtype: Dtype,
     /// The tensor of its scales, when it is FP8.
     pub scale: Option<String>,
+    /// Its scales, when it is NVFP4 already: then rows are sliced, not quantized anew.
+    pub packed: Option<PackedScales>,
+}
+
+/// The scales of a head that is NVFP4 already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PackedScales {
+    /// E4M3 `[V, H/16]`.
+    pub block_scale: String,
+    /// F32, one number: ModelOpt's multiplies (`weight_scale_2`), compressed-tensors' divides (`weight_global_scale`).
+    pub global_scale: String,
+    /// Which of the two.
+    pub divides: bool,
 }
 
 /// A linear that becomes NVFP4.
@@ -209,7 +222,8 @@ fn find_head(target: &Checkpoint) -> Result<(HeadTensor, usize, usize)> {
         names.into_iter().find(|name| target.entries().contains_key(name))
     };
     let says_tied = config_value(target.config(), "tie_word_embeddings").and_then(Value::as_bool);
-    let own = if says_tied == Some(true) { None } else { find("lm_head.weight") };
+    let own = || find("lm_head.weight").or_else(|| find("lm_head.weight_packed"));
+    let own = if says_tied == Some(true) { None } else { own() };
     let (name, tied) = match own {
         Some(name) => (name, false),
         None if says_tied == Some(false) => return Err(no_head(target)),
@@ -219,9 +233,44 @@ fn find_head(target: &Checkpoint) -> Result<(HeadTensor, usize, usize)> {
         },
     };
     let entry = &target.entries()[&name];
-    let (n_rows, hidden) = head_shape(target, &name, entry)?;
-    let scale = scale_of(target, &name, entry)?;
-    Ok((HeadTensor { name, tied, dtype: entry.dtype, scale }, n_rows, hidden))
+    let packed = packed_scales(target, &name, entry);
+    let (n_rows, hidden) = head_shape(target, &name, entry, packed.is_some())?;
+    let scale = if packed.is_some() { None } else { scale_of(target, &name, entry)? };
+    let head = HeadTensor { name, tied, dtype: entry.dtype, scale, packed };
+    check_packed(target, &head, n_rows, hidden)?;
+    Ok((head, n_rows, hidden))
+}
+
+/// The scales beside packed codes, by either naming.
+fn packed_scales(target: &Checkpoint, name: &str, entry: &TensorEntry) -> Option<PackedScales> {
+    let (module, divides) = match name.strip_suffix(".weight_packed") {
+        Some(module) => (module, true),
+        None => (name.strip_suffix(".weight")?, false),
+    };
+    let block_scale = format!("{module}.weight_scale");
+    let global_scale = format!("{module}.{}", if divides { "weight_global_scale" } else { "weight_scale_2" });
+    let there = [&block_scale, &global_scale].iter().all(|scale| target.entries().contains_key(*scale));
+    (entry.dtype == Dtype::U8 && there).then_some(PackedScales { block_scale, global_scale, divides })
+}
+
+/// # Errors
+/// The scales of a packed head do not fit its codes.
+fn check_packed(target: &Checkpoint, head: &HeadTensor, n_rows: usize, hidden: usize) -> Result<()> {
+    let Some(packed) = &head.packed else { return Ok(()) };
+    let check = |name: &str, dtype: Dtype, fits: &dyn Fn(&[usize]) -> bool, expected: &str| {
+        let entry = &target.entries()[name];
+        let file = target.file_of(entry);
+        ensure!(
+            entry.dtype == dtype && fits(&entry.shape),
+            "`{file}`: tensor `{name}` is {} {:?}, expected {dtype} {expected}",
+            entry.dtype,
+            entry.shape
+        );
+        Ok(())
+    };
+    let block_shape = [n_rows, hidden / K_MULTIPLE];
+    check(&packed.block_scale, Dtype::F8_E4M3, &|shape| shape == block_shape, &format!("{block_shape:?}"))?;
+    check(&packed.global_scale, Dtype::F32, &|shape| shape.iter().product::<usize>() == 1, "of one element")
 }
 
 /// Names of the token embedding, after the wrapper.
@@ -234,12 +283,14 @@ fn no_head(target: &Checkpoint) -> anyhow::Error {
     )
 }
 
-fn head_shape(target: &Checkpoint, name: &str, entry: &TensorEntry) -> Result<(usize, usize)> {
+fn head_shape(target: &Checkpoint, name: &str, entry: &TensorEntry, is_packed: bool) -> Result<(usize, usize)> {
     let file = target.file_of(entry);
-    let &[n_rows, hidden] = entry.shape.as_slice() else {
+    let &[n_rows, n_columns] = entry.shape.as_slice() else {
         bail!("`{file}`: tensor `{name}` has shape {:?}, expected [vocab_size, hidden_size]", entry.shape);
     };
-    if !matches!(entry.dtype, Dtype::BF16 | Dtype::F16 | Dtype::F32 | Dtype::F8_E4M3) {
+    // A byte of a packed head holds two columns.
+    let hidden = if is_packed { 2 * n_columns } else { n_columns };
+    if !is_packed && !matches!(entry.dtype, Dtype::BF16 | Dtype::F16 | Dtype::F32 | Dtype::F8_E4M3) {
         return Err(anyhow!("`{file}`: tensor `{name}` has dtype {}, expected BF16", entry.dtype))
             .hint("take the unquantized release of the model");
     }
@@ -252,7 +303,7 @@ fn head_shape(target: &Checkpoint, name: &str, entry: &TensorEntry) -> Result<(u
             );
         }
     }
-    ensure!(hidden % 16 == 0, "`{file}`: tensor `{name}` has {hidden} columns, expected a multiple of 16");
+    ensure!(hidden % K_MULTIPLE == 0, "`{file}`: tensor `{name}` has {hidden} columns, expected a multiple of 16");
     Ok((n_rows, hidden))
 }
 

@@ -11,7 +11,7 @@ use super::{
     tile::{SourceMatrix, Tile},
 };
 use crate::{
-    checkpoint::{Recipe, Source},
+    checkpoint::{PackedScales, Recipe, Source},
     error::advise,
     gpu::Device,
     interrupt,
@@ -33,7 +33,9 @@ pub struct Matrix {
     pub source: String,
     /// The tensor of its multipliers, when it is FP8.
     pub fp8_scale: Option<String>,
-    /// The checkpoint that holds both.
+    /// Its scales, when it is NVFP4 already.
+    pub packed: Option<PackedScales>,
+    /// The checkpoint that holds them.
     pub checkpoint: Source,
     /// Rows in the sidecar.
     pub n: usize,
@@ -51,6 +53,7 @@ pub fn matrices(recipe: &Recipe, vocab: &DraftVocab) -> Vec<Matrix> {
         name: DRAFT_HEAD.to_owned(),
         source: recipe.head.name.clone(),
         fp8_scale: recipe.head.scale.clone(),
+        packed: recipe.head.packed.clone(),
         checkpoint: Source::Target,
         n: vocab.n_rows(),
         k: recipe.hidden_size,
@@ -61,6 +64,7 @@ pub fn matrices(recipe: &Recipe, vocab: &DraftVocab) -> Vec<Matrix> {
         name: linear.name.strip_suffix(".weight").unwrap_or(&linear.name).to_owned(),
         source: linear.name.clone(),
         fp8_scale: linear.scale.clone(),
+        packed: None,
         checkpoint: linear.source,
         n: linear.n,
         k: linear.k,
@@ -74,6 +78,12 @@ impl Matrix {
     /// Whether this is the draft head.
     pub fn is_head(&self) -> bool {
         self.row_ids.is_some()
+    }
+
+    /// The tensors of scales that belong to the source, in a fixed order.
+    pub fn scale_sources(&self) -> Vec<&str> {
+        let packed = self.packed.iter().flat_map(|packed| [&packed.block_scale, &packed.global_scale]);
+        self.fp8_scale.iter().chain(packed).map(String::as_str).collect()
     }
 
     /// What shares a global scale with this matrix.

@@ -9,6 +9,7 @@ mod activations;
 mod fp8;
 mod matrix;
 mod method;
+mod packed;
 mod tile;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use safetensors::Dtype;
 pub use activations::{Activations, Measured};
 pub use matrix::{Matrix, matrices, merged};
 pub use method::{Importance, Method, QuantizeOptions, Rounding};
+pub use packed::PackedMatrix;
 pub use tile::{SourceMatrix, Tile};
 
 use crate::{
@@ -53,7 +55,7 @@ pub struct Sources<'a> {
 /// What quantizing found out.
 #[derive(Debug, Default)]
 pub struct Quantized {
-    /// By sidecar name, without `.weight`.
+    /// By sidecar name, without `.weight`; a matrix that was NVFP4 already has no figures.
     pub matrices: BTreeMap<String, QuantizedMatrix>,
     /// sha256 of every source tensor that was read, by its name.
     pub source_sha256: BTreeMap<String, String>,
@@ -106,13 +108,14 @@ pub fn output_tensors(
 
 /// Bytes that [`run`] reads, for a progress bar: every weight twice, and every source tensor once for its digest.
 pub fn progress_bytes(recipe: &Recipe, vocab: &DraftVocab, sources: Sources<'_>) -> u64 {
-    let matrices: u64 = matrices(recipe, vocab).iter().map(|m| 2 * (m.n * m.k * 2) as u64).sum();
-    let digests: u64 = source_names(recipe)
+    let matrices = matrices(recipe, vocab);
+    let weights: u64 = matrices.iter().map(|m| 2 * (m.n * m.k * 2) as u64).sum();
+    let digests: u64 = source_names(recipe, &matrices)
         .iter()
         .filter_map(|(name, source)| sources.pick(*source).entries().get(*name))
         .map(crate::checkpoint::TensorEntry::n_bytes)
         .sum();
-    matrices + digests
+    weights + digests
 }
 
 /// Quantizes and copies everything the recipe names into `drafter`.
@@ -132,7 +135,7 @@ pub fn run(
     options.validate()?;
     let matrices = matrices(recipe, vocab);
     let (digests, figures) = rayon::join(
-        || hash_sources(source_names(recipe), sources, progress),
+        || hash_sources(source_names(recipe, &matrices), sources, progress),
         || {
             copy_kept(recipe, sources, drafter)?;
             let ids: Vec<u8> = vocab.row_ids().flat_map(|id| i64::from(id).to_le_bytes()).collect();
@@ -155,6 +158,10 @@ fn quantize_all(
 ) -> Result<BTreeMap<String, QuantizedMatrix>> {
     let mut opened = Vec::with_capacity(matrices.len());
     for matrix in matrices {
+        if let Some(scales) = &matrix.packed {
+            PackedMatrix::open(matrix, scales, sources)?.slice(matrix, drafter)?;
+            continue;
+        }
         let mut source = matrix.open(sources, None)?;
         if matrix.is_head() {
             source.row_shift = method::head_shift(options, matrix, &source)?;
@@ -203,17 +210,13 @@ fn copy_kept(recipe: &Recipe, sources: Sources<'_>, drafter: &DrafterFile) -> Re
 }
 
 /// Every source tensor and the checkpoint that holds it.
-fn source_names(recipe: &Recipe) -> Vec<(&str, Source)> {
-    let linears = recipe.linears.iter().map(|linear| (linear.name.as_str(), linear.source));
-    let scales = recipe.linears.iter().filter_map(|linear| Some((linear.scale.as_deref()?, linear.source)));
-    let head_scale = recipe.head.scale.as_deref().map(|name| (name, Source::Target));
+fn source_names<'a>(recipe: &'a Recipe, matrices: &'a [Matrix]) -> Vec<(&'a str, Source)> {
+    let of_matrix = |matrix: &'a Matrix| {
+        let names = std::iter::once(matrix.source.as_str()).chain(matrix.scale_sources());
+        names.map(|name| (name, matrix.checkpoint)).collect::<Vec<_>>()
+    };
     let kept = recipe.kept.iter().map(|kept| (kept.name.as_str(), kept.source));
-    std::iter::once((recipe.head.name.as_str(), Source::Target))
-        .chain(linears)
-        .chain(scales)
-        .chain(head_scale)
-        .chain(kept)
-        .collect()
+    matrices.iter().flat_map(of_matrix).chain(kept).collect()
 }
 
 /// sha256 of the bytes of every tensor named.

@@ -93,7 +93,7 @@ pub struct RecipeRecord {
     pub row_shift: bool,
 }
 
-/// The multipliers of an FP8 source.
+/// A tensor of scales of a quantized source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScaleSource {
     /// The tensor, in the same checkpoint.
@@ -120,9 +120,9 @@ pub struct TensorRecord {
     pub source_file: String,
     /// sha256 of the source tensor's bytes.
     pub source_sha256: String,
-    /// Its multipliers, when it is FP8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fp8_scale: Option<ScaleSource>,
+    /// Its multipliers when it is FP8; block scales and global scale when it is NVFP4 already.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scales: Vec<ScaleSource>,
     /// Whether the source is the second model folder, of `mtp_files`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mtp_from: bool,

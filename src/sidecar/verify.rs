@@ -12,10 +12,10 @@ use serde::Serialize;
 
 use super::{ErrorRecord, FileRecord, NVFP4, Sidecar, TensorRecord, target::file_records, write::error_record};
 use crate::{
-    checkpoint::{Dtype, Overrides, Source, Tensor, recipe},
+    checkpoint::{Dtype, Overrides, PackedScales, Source, Tensor, recipe},
     interrupt,
     nvfp4::{self, BLOCK, ErrorStats},
-    quantize::{DRAFT_HEAD, Matrix, ROW_SHIFT, Sources, TOKEN_IDS, Tile, hash_sources, merged},
+    quantize::{DRAFT_HEAD, Matrix, PackedMatrix, ROW_SHIFT, Sources, TOKEN_IDS, Tile, hash_sources, merged},
     report::Progress,
 };
 
@@ -134,9 +134,10 @@ fn check_complete(sidecar: &Sidecar, sources: Sources<'_>) -> Result<()> {
     let records = sidecar.manifest.tensors.values();
     // The multipliers of an FP8 linear are dissolved in its new scales.
     let sources_of = |record: &'_ TensorRecord| {
-        [Some(record.source.clone()), record.fp8_scale.as_ref().map(|scale| scale.source.clone())]
+        let scales = record.scales.iter().map(|scale| scale.source.clone());
+        std::iter::once(record.source.clone()).chain(scales).collect::<Vec<_>>()
     };
-    let listed: BTreeSet<_> = records.flat_map(sources_of).flatten().collect();
+    let listed: BTreeSet<_> = records.flat_map(sources_of).collect();
     let linears = recipe.linears.iter().map(|linear| &linear.name);
     for name in linears.chain(recipe.kept.iter().map(|kept| &kept.name)).chain([&recipe.head.name]) {
         ensure!(listed.contains(name), "the model's tensor `{name}` is not in the sidecar");
@@ -161,10 +162,8 @@ fn check_token_ids(sidecar: &Sidecar) -> Result<()> {
 fn check_digests(sidecar: &Sidecar, sources: Sources<'_>, progress: &Progress) -> Result<()> {
     let records = || sidecar.manifest.tensors.values();
     let tensors = records().map(|record| (record, &record.source, &record.source_sha256));
-    let scales = records().filter_map(|record| {
-        let scale = record.fp8_scale.as_ref()?;
-        Some((record, &scale.source, &scale.source_sha256))
-    });
+    let scales = records()
+        .flat_map(|record| record.scales.iter().map(move |scale| (record, &scale.source, &scale.source_sha256)));
     let expected: Vec<_> = tensors.chain(scales).collect();
     let names = expected.iter().map(|(record, name, _)| (name.as_str(), source(record)));
     let digests = hash_sources(names.collect(), sources, progress)?;
@@ -208,19 +207,30 @@ fn check_matrix(
     progress: &Progress,
 ) -> Result<f32> {
     let at = || format!("tensor `{name}`");
-    let expected = record.error.as_ref().with_context(at).context("the manifest has no error figures")?;
     let &[n, k] = record.shape.as_slice() else { bail!("tensor `{name}`: the manifest's shape is not two numbers") };
     ensure!(k.is_multiple_of(BLOCK), "tensor `{name}`: K is {k}, expected a multiple of {BLOCK}");
     let matrix = Matrix {
         name: name.to_owned(),
         source: record.source.clone(),
-        fp8_scale: record.fp8_scale.as_ref().map(|scale| scale.source.clone()),
+        fp8_scale: if record.from == NVFP4 { None } else { record.scales.first().map(|scale| scale.source.clone()) },
+        packed: packed_scales(record),
         checkpoint: source(record),
         n,
         k,
         row_ids: (name == DRAFT_HEAD).then(|| sidecar.vocab.row_ids().collect()),
         fused: record.fused.clone(),
     };
+    let codes = expect(sidecar, &format!("{name}.weight"), Dtype::U8, &[n, k / 2])?;
+    let block_scales = expect(sidecar, &format!("{name}.weight_scale"), Dtype::F8_E4M3, &[n, k / BLOCK])?;
+    let global_scale = expect(sidecar, &format!("{name}.weight_scale_2"), Dtype::F32, &[])?;
+    let global_scale = f32::from_le_bytes(global_scale.data.try_into().with_context(at)?);
+    check_scales(name, k, block_scales.data, global_scale)?;
+    if let Some(scales) = &matrix.packed {
+        let packed = PackedMatrix::open(&matrix, scales, sources)?;
+        check_sliced(&matrix, &packed, codes.data, block_scales.data, global_scale)?;
+        return Ok(global_scale);
+    }
+    let expected = record.error.as_ref().with_context(at).context("the manifest has no error figures")?;
     let row_shift = read_row_shift(sidecar, &matrix)?;
     let original = matrix.open(sources, row_shift)?;
     let n_source_rows = if matrix.is_head() { sidecar.manifest.target.target_rows } else { n };
@@ -230,12 +240,6 @@ fn check_matrix(
         record.source,
         original.tensor.shape
     );
-    let codes = expect(sidecar, &format!("{name}.weight"), Dtype::U8, &[n, k / 2])?;
-    let block_scales = expect(sidecar, &format!("{name}.weight_scale"), Dtype::F8_E4M3, &[n, k / BLOCK])?;
-    let global_scale = expect(sidecar, &format!("{name}.weight_scale_2"), Dtype::F32, &[])?;
-    let global_scale = f32::from_le_bytes(global_scale.data.try_into().with_context(at)?);
-    check_scales(name, k, block_scales.data, global_scale)?;
-
     let tiles = matrix.tiles().into_par_iter().map(|rows| {
         interrupt::check()?;
         let (from, to) = (rows.start * k, rows.end * k);
@@ -255,6 +259,38 @@ fn check_matrix(
     };
     check_figures(name, expected, &found)?;
     Ok(global_scale)
+}
+
+fn packed_scales(record: &TensorRecord) -> Option<PackedScales> {
+    let (true, [block_scale, global_scale]) = (record.from == NVFP4, record.scales.as_slice()) else { return None };
+    let global_scale = global_scale.source.clone();
+    let divides = global_scale.ends_with("weight_global_scale");
+    Some(PackedScales { block_scale: block_scale.source.clone(), global_scale, divides })
+}
+
+/// Rows of a matrix that was NVFP4 already are those of the source, bit for bit.
+fn check_sliced(
+    matrix: &Matrix,
+    packed: &PackedMatrix<'_>,
+    codes: &[u8],
+    block_scales: &[u8],
+    global_scale: f32,
+) -> Result<()> {
+    let name = &matrix.name;
+    ensure!(
+        global_scale.to_bits() == packed.global_scale.to_bits(),
+        "tensor `{name}` has global scale {global_scale}, its source has {}",
+        packed.global_scale
+    );
+    let rows = codes.chunks_exact(matrix.k / 2).zip(block_scales.chunks_exact(matrix.k / BLOCK));
+    for (row, (codes, block_scales)) in rows.enumerate() {
+        let (source_codes, source_scales) = packed.row(matrix, row)?;
+        ensure!(
+            codes == source_codes && block_scales == source_scales,
+            "tensor `{name}`: row {row} is not its source row bit for bit"
+        );
+    }
+    Ok(())
 }
 
 fn read_row_shift(sidecar: &Sidecar, matrix: &Matrix) -> Result<Option<Vec<f32>>> {

@@ -93,7 +93,7 @@ fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest>
             source: kept.name.clone(),
             source_file: tensor.file.to_owned(),
             source_sha256: quantized.source_sha256[&kept.name].clone(),
-            fp8_scale: None,
+            scales: Vec::new(),
             mtp_from: kept.source == Source::MtpFrom,
             from: tensor.dtype.to_string(),
             to: tensor.dtype.to_string(),
@@ -131,25 +131,25 @@ fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest>
 
 fn quantized_record(matrix: &Matrix, parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<TensorRecord> {
     let tensor = parts.sources.pick(matrix.checkpoint).tensor(&matrix.source)?;
-    let fp8_scale = matrix
-        .fp8_scale
-        .as_ref()
-        .map(|name| ScaleSource { source: name.clone(), source_sha256: quantized.source_sha256[name].clone() });
-    let figures = &quantized.matrices[&matrix.name];
-    let mut error = error_record(figures.method, figures.global_scale, &figures.stats);
-    error.weighted_relative_error = figures.is_weighted.then(|| figures.stats.weighted_relative());
+    let scale =
+        |name: &str| ScaleSource { source: name.to_owned(), source_sha256: quantized.source_sha256[name].clone() };
+    let error = quantized.matrices.get(&matrix.name).map(|figures| ErrorRecord {
+        weighted_relative_error: figures.is_weighted.then(|| figures.stats.weighted_relative()),
+        ..error_record(figures.method, figures.global_scale, &figures.stats)
+    });
+    let sliced = || "already NVFP4: rows and scales are sliced bit for bit".to_owned();
     Ok(TensorRecord {
         source: matrix.source.clone(),
         source_file: tensor.file.to_owned(),
         source_sha256: quantized.source_sha256[&matrix.source].clone(),
-        fp8_scale,
+        scales: matrix.scale_sources().into_iter().map(scale).collect(),
         mtp_from: matrix.checkpoint == Source::MtpFrom,
-        from: tensor.dtype.to_string(),
+        from: if matrix.packed.is_some() { NVFP4.to_owned() } else { tensor.dtype.to_string() },
         to: NVFP4.to_owned(),
         shape: vec![matrix.n, matrix.k],
         fused: matrix.fused.clone(),
-        kept_because: None,
-        error: Some(error),
+        kept_because: error.is_none().then(sliced),
+        error,
     })
 }
 

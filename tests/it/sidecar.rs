@@ -376,3 +376,45 @@ fn fp8_linears_with_block_scales_are_decoded_before_they_are_quantized() {
     assert!(file.tensor("mtp.a.weight_scale_inv").is_err(), "the old multipliers are gone");
     assert!(draftfast(&["verify", &out, "--model", &model]).status.success());
 }
+
+#[test]
+fn a_head_that_is_nvfp4_already_is_sliced_bit_for_bit_in_either_naming() {
+    let (n, k) = (256, 128);
+    let codes: Vec<u8> = (0..n * k / 2).map(|i| (i * 31 % 256) as u8).collect();
+    let scales: Vec<u8> = (0..n * k / 16).map(|i| 8 + (i * 7 % 118) as u8).collect();
+    let linear: Vec<u8> = (0..n * k).flat_map(|i| half::bf16::from_f32((i % 37) as f32).to_le_bytes()).collect();
+    for (names, global) in [
+        (["lm_head.weight", "lm_head.weight_scale", "lm_head.weight_scale_2"], 0.25f32),
+        (["lm_head.weight_packed", "lm_head.weight_scale", "lm_head.weight_global_scale"], 4.0),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        fs::create_dir(at("model")).unwrap();
+        let config = serde_json::json!({"model_type": "golden", "vocab_size": n, "hidden_size": k});
+        fs::write(at("model/config.json"), config.to_string()).unwrap();
+        let global = global.to_le_bytes();
+        let tensors = BTreeMap::from([
+            (names[0], TensorView::new(Dtype::U8, vec![n, k / 2], &codes).unwrap()),
+            (names[1], TensorView::new(Dtype::F8_E4M3, vec![n, k / 16], &scales).unwrap()),
+            (names[2], TensorView::new(Dtype::F32, vec![1], &global).unwrap()),
+            ("mtp.fc.weight", TensorView::new(Dtype::BF16, vec![n, k], &linear).unwrap()),
+        ]);
+        fs::write(at("model/model.safetensors"), safetensors::serialize(tensors, None).unwrap()).unwrap();
+        fs::write(at("ids.txt"), (0..64).map(|id| format!("{}\n", 3 * id)).collect::<String>()).unwrap();
+        let (model, vocab, out) = (at("model"), at("ids.txt"), at("out"));
+        let output = draftfast(&["quantize", &model, "--vocab", &vocab, "-o", &out]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let bytes = fs::read(dir.path().join("out/drafter.safetensors")).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let part = |name: &str| file.tensor(&format!("draft_head.{name}")).unwrap().data().to_vec();
+        for row in 0..64 {
+            assert_eq!(part("weight")[row * k / 2..][..k / 2], codes[3 * row * k / 2..][..k / 2]);
+            assert_eq!(part("weight_scale")[row * k / 16..][..k / 16], scales[3 * row * k / 16..][..k / 16]);
+        }
+        assert_eq!(part("weight_scale_2"), 0.25f32.to_le_bytes());
+        assert!(draftfast(&["verify", &out, "--model", &model]).status.success());
+        overwrite(Path::new(&out), "draft_head.weight", 5, &[codes[5] ^ 1]);
+        let output = draftfast(&["verify", &out, "--model", &model]);
+        assert!(stderr(&output).contains("row 0 is not its source row bit for bit"), "{}", stderr(&output));
+    }
+}
