@@ -24,6 +24,7 @@ pub mod sidecar;
 
 pub mod checksum;
 pub mod demo;
+pub mod export;
 pub mod gpu;
 pub mod plan;
 

@@ -3,6 +3,7 @@
 pub mod build;
 pub mod build_vocab;
 pub mod convert;
+pub mod export;
 pub mod inspect;
 pub mod plan;
 pub mod quantize;
@@ -63,6 +64,8 @@ pub enum Command {
     Vocab(vocab::Vocab),
     /// Quantize the kept rows of the head and the MTP linears to NVFP4 and write a sidecar directory
     Quantize(quantize::Quantize),
+    /// Write a sidecar in the layout of another runtime
+    Export(export::Export),
     /// Compare a sidecar with the model it was made from, row by row
     Verify(verify::Verify),
     /// Predict how many rows and draft tokens serve best, and what they earn

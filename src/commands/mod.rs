@@ -3,6 +3,7 @@
 mod build;
 mod build_vocab;
 mod convert;
+mod export;
 pub mod inspect;
 mod plan;
 mod quantize;
@@ -42,6 +43,7 @@ fn dispatch(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
         Command::Verify(args) => return verify::run(args, terminal),
         Command::Plan(args) => plan::run(args, terminal),
         Command::VerifySha(args) => return verify_sha::run(args, cli.global.quiet, terminal),
+        Command::Export(args) => export::run(args, terminal),
         Command::Inspect(args) => inspect::run(args, terminal),
         Command::Synth(args) => synth::run(args, terminal),
         Command::Completions { shell } => shell::completions(*shell, terminal),

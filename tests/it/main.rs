@@ -10,6 +10,7 @@ mod consumers;
 mod corpus;
 mod count_fuzz;
 mod counts;
+mod export;
 mod faults;
 mod forms;
 mod inspect;
