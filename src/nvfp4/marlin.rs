@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(padded(64064, 2560), (64064, 2560));
         assert_eq!(padded(64, 64), (64, 128));
         assert_eq!(padded(128, 64), (128, 64));
-        assert_eq!(padded(130, 64), (192, 128));
+        assert_eq!(padded(130, 64), (256, 64));
         assert_eq!(padded(200, 192), (256, 192));
     }
 
