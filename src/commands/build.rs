@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::{
     build_vocab::choose,
-    quantize::{finish, plan, write},
+    quantize::{finish, plan, verify_staged, write},
     weights::Weights,
 };
 use crate::{
@@ -69,6 +69,7 @@ fn build(
         record.retain(|key, _| !matches!(key.as_str(), "retained" | "coverage"));
     }
     let manifest = write(&weights, flags, built.vocab(), Some(selection), &staged, terminal)?;
+    verify_staged(&weights, &staged, output, terminal)?;
     let coverage = report::coverage_table(&built);
     finish(&weights, &manifest, Some(&coverage), staged, output, terminal)
 }

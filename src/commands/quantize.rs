@@ -41,7 +41,10 @@ pub fn run(args: &Quantize, terminal: &Terminal) -> Result<()> {
     }
     let staged = StagedDir::create(&args.output, args.writing.force)?;
     let manifest = write(&weights, &args.weights, &vocab, None, &staged, terminal)?;
-    finish(&weights, &manifest, None, staged, &args.output, terminal)
+    finish(&weights, &manifest, None, staged, &args.output, terminal)?;
+    let (sidecar, model) = (args.output.display(), args.model.display());
+    terminal.say(format!("compare it with its model: draftfast verify {sidecar} --model {model}"));
+    Ok(())
 }
 
 /// Kernels want rows in multiples of 64, the fast ones of 128. A bare list of ids has no next-ranked ones to take, so the
@@ -100,10 +103,22 @@ pub fn write(
     Ok(manifest)
 }
 
-/// Verifies what was staged, adds the report and the checksums, and moves it into place.
+/// Verifies what was staged against its model.
 ///
 /// # Errors
-/// The staged sidecar does not pass `verify`, or cannot be moved.
+/// It does not pass.
+pub fn verify_staged(weights: &Weights, staged: &StagedDir, output: &Path, terminal: &Terminal) -> Result<()> {
+    let found = check(&Sidecar::open(staged.path())?, weights.sources(), terminal)?;
+    if !found.problems.is_empty() {
+        bail!("`{}` was not written: what was built does not pass `draftfast verify`", output.display());
+    }
+    Ok(())
+}
+
+/// Adds the report and the checksums to what was staged, and moves it into place.
+///
+/// # Errors
+/// The disk is full, or the directory cannot be moved.
 pub fn finish(
     weights: &Weights,
     manifest: &Manifest,
@@ -114,10 +129,6 @@ pub fn finish(
 ) -> Result<()> {
     let ledger = ledger(&weights.recipe, manifest.vocabulary.n_rows);
     staged.write("REPORT.md", report::markdown(manifest, &ledger, coverage).as_bytes())?;
-    let found = check(&Sidecar::open(staged.path())?, weights.sources(), terminal)?;
-    if !found.problems.is_empty() {
-        bail!("`{}` was not written: what was built does not pass `draftfast verify`", output.display());
-    }
     let progress = terminal.progress("checksums", None, Unit::Bytes);
     checksum::write_list(staged.path(), false, &progress)?;
     progress.finish();
@@ -125,7 +136,7 @@ pub fn finish(
     terminal.say(report::ledger_sentence(&ledger));
     terminal.say(format!("check it with: cd {} && sha256sum -c {LIST_NAME}", output.display()));
     if terminal.is_json() {
-        return terminal.json(&serde_json::json!({ "output": output, "ledger": ledger, "verification": found }));
+        return terminal.json(&serde_json::json!({ "output": output, "ledger": ledger, "manifest": manifest }));
     }
     terminal.data(output.display().to_string())
 }
