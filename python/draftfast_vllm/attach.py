@@ -94,7 +94,7 @@ def attach_head(
 ) -> Kernel:
     """Puts the head and its logits processor in the drafter; returns the kernel that it multiplies with."""
     max_num_seqs = vllm_config.scheduler_config.max_num_seqs
-    kernel = head_kernel(settings.backend, packed.codes, packed.scales, packed.global_scale, max_num_seqs)
+    kernel = head_kernel(settings.backend, packed.codes, packed.scales, packed.global_scale, dtype, max_num_seqs)
     head = DraftHead(kernel, packed.codes, packed.scales, packed.global_scale, dtype)
     ids = rank_major(packed.token_ids, ranks.size).to(packed.codes.device)
     logits = DraftLogits(ids, ranks.rank, ranks.size, packed.target_rows, original_processor(drafter))

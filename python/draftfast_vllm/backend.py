@@ -2,18 +2,81 @@
 
 from __future__ import annotations
 
+import logging
+import statistics
+
 import torch
 
 from draftfast_vllm.errors import DraftfastError
+from draftfast_vllm.gemv import GemvKernel
+from draftfast_vllm.gemv_plan import MAX_M
+from draftfast_vllm.head import DraftHead
 from draftfast_vllm.kernels import DecodedKernel, Kernel, VllmKernel
+
+logger = logging.getLogger("vllm.draftfast")
+N_CALLS, N_REPLAYS = 20, 7
 
 
 def head_kernel(
-    backend: str, codes: torch.Tensor, scales: torch.Tensor, global_scale: float, max_num_seqs: int
+    backend: str, codes: torch.Tensor, scales: torch.Tensor, global_scale: float, dtype: torch.dtype, max_num_seqs: int
 ) -> Kernel:
     """A kernel for these weights. Their device decides: a CPU has one way only."""
     if not codes.is_cuda:
         if backend == "draftfast":
             raise DraftfastError("backend `draftfast` needs a CUDA device", "leave `backend` at `auto`")
         return DecodedKernel()
-    return VllmKernel()
+    if backend == "vllm":
+        return VllmKernel()
+    try:
+        if dtype != torch.bfloat16:
+            raise DraftfastError(
+                f"backend `draftfast` multiplies bfloat16, and the model is {dtype}", "leave `backend` at `auto`"
+            )
+        m = min(MAX_M, max_num_seqs)
+        gemv = GemvKernel(codes.shape[0], 2 * codes.shape[1], m, VllmKernel() if max_num_seqs > MAX_M else None)
+        ours = DraftHead(gemv, codes, scales, global_scale, dtype)
+        time_ours = {m: choose_split(gemv, ours, m) for m in range(1, min(m, gemv.max_m) + 1)}
+    except DraftfastError as error:
+        if backend == "draftfast":
+            raise
+        logger.warning("draftfast: the draft head takes vLLM's kernel: %s", error)
+        return VllmKernel()
+    if backend == "draftfast":
+        return gemv
+    theirs = VllmKernel()
+    time_theirs = time_us(DraftHead(theirs, codes.clone(), scales.clone(), global_scale, dtype), 1)
+    logger.info("draftfast: draft head of %d x %d: %s %.1f us, %s %.1f us", codes.shape[0], 2 * codes.shape[1],
+                gemv.name, time_ours[1], theirs.name, time_theirs)  # fmt: skip
+    return gemv if time_ours[1] <= time_theirs else VllmKernel()
+
+
+def choose_split(gemv: GemvKernel, head: DraftHead, m: int) -> float:
+    """Sets the fastest split for m vectors; returns its time."""
+    times = {}
+    for launch in gemv.candidates[m]:
+        gemv.split[m] = launch.split
+        times[launch.split] = time_us(head, m)
+    gemv.split[m] = min(times, key=lambda split: times[split])
+    return times[gemv.split[m]]
+
+
+def time_us(head: DraftHead, m: int) -> float:
+    """Median time of one argmax, from a CUDA graph: as it will be run, without the launches of Python."""
+    x = torch.randn(m, head.input_size_per_partition, dtype=head.params_dtype, device="cuda")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        head.argmax(x)
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(N_CALLS):
+            head.argmax(x)
+    times = []
+    for _ in range(N_REPLAYS):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1000 * begin.elapsed_time(end) / N_CALLS)
+    return statistics.median(times)

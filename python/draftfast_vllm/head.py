@@ -45,6 +45,10 @@ class DraftHead(Module):
         """[T, H] -> [T, rows of this rank]."""
         return self.kernel.apply(self, hidden_states)
 
+    def argmax(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[T, H] -> the largest logit [T] and its row [T]; the first of equals."""
+        return self.kernel.argmax(self, hidden_states)
+
 
 class DraftLogits(Module):
     """Stands where the drafter's `LogitsProcessor` stood.
@@ -70,19 +74,26 @@ class DraftLogits(Module):
         """[T, V] logits, -inf for every id that is not kept; inside `top_tokens_of`, [T] ids."""
         if self._returns_ids:
             return self.get_top_tokens(lm_head, hidden_states)
-        logits = self._local_logits(lm_head, hidden_states)
+        logits = lm_head(hidden_states)
         if self.tp_size > 1:
             from vllm.distributed import tensor_model_parallel_all_gather
 
             logits = tensor_model_parallel_all_gather(logits)
+        if self.soft_cap is not None:
+            logits = torch.tanh(logits / self.soft_cap) * self.soft_cap
+        if self.scale != 1.0:
+            logits = logits * self.scale
         full = logits.new_full((logits.shape[0], self.target_rows), -float("inf"))
         return full.index_copy_(1, self.all_token_ids, logits)
 
     def get_top_tokens(
         self, lm_head: DraftHead, hidden_states: torch.Tensor, embedding_bias: None = None
     ) -> torch.Tensor:
-        """[T] target ids of the largest logits, the same on every rank; the smallest id of equals."""
-        values, rows = self._local_logits(lm_head, hidden_states).max(dim=-1)
+        """[T] target ids of the largest logits, the same on every rank; the smallest id of equals.
+
+        Scale and soft cap keep the order, so they are left out.
+        """
+        values, rows = lm_head.argmax(hidden_states)
         ids = self.token_ids[rows]
         if self.tp_size == 1:
             return ids
@@ -104,12 +115,6 @@ class DraftLogits(Module):
                 self._returns_ids = False
 
         return get_top_tokens
-
-    def _local_logits(self, lm_head: DraftHead, hidden_states: torch.Tensor) -> torch.Tensor:
-        logits = lm_head(hidden_states)
-        if self.soft_cap is not None:
-            logits = torch.tanh(logits / self.soft_cap) * self.soft_cap
-        return logits if self.scale == 1.0 else logits * self.scale
 
 
 def rank_major(token_ids: Sequence[int] | torch.Tensor, tp_size: int) -> torch.Tensor:

@@ -23,8 +23,18 @@ class Kernel(Protocol):
 
     def apply(self, layer: Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor: ...
 
+    def argmax(self, layer: Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
 
-class DecodedKernel:
+
+class ArgmaxOfLogits:
+    """`argmax` for kernels that have none of their own: the largest logit of each vector, and its first row."""
+
+    def argmax(self, layer: Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[M] values and I64 [M] rows."""
+        return self.apply(layer, x).max(dim=-1)  # type: ignore[attr-defined]
+
+
+class DecodedKernel(ArgmaxOfLogits):
     """The reference: weights decoded to the model's dtype, multiplied by torch."""
 
     name = "decoded"
@@ -37,7 +47,7 @@ class DecodedKernel:
         return torch.nn.functional.linear(x, layer.weight, bias)
 
 
-class VllmKernel:
+class VllmKernel(ArgmaxOfLogits):
     """vLLM's W4A16 kernel, by the same steps as its own online lm_head quantization."""
 
     def __init__(self) -> None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
+import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +43,12 @@ class Function:
         _driver("cuLaunchKernel", self._handle, grid, 1, 1, block, 1, 1, shared_bytes, stream, pointers, None)
 
 
+def _argument(argument: torch.Tensor | int | None) -> ctypes.c_void_p | ctypes.c_uint32:
+    if argument is None or isinstance(argument, torch.Tensor):
+        return ctypes.c_void_p(None if argument is None else argument.data_ptr())
+    return ctypes.c_uint32(argument)
+
+
 class Program:
     """The kernels of one source, loaded on the current device."""
 
@@ -63,6 +72,25 @@ def architecture() -> str:
     """`sm_90`, or with the architecture's own instructions from Blackwell on, where E2M1 converts in hardware."""
     major, minor = torch.cuda.get_device_capability()
     return f"sm_{major}{minor}" + ("a" if major >= 10 else "")
+
+
+def cached_cubin(source: Path, options: Sequence[str]) -> bytes:
+    """The cubin from vLLM's cache folder, where it is kept: compiling takes seconds."""
+    from vllm import envs
+
+    if not source.is_file():
+        raise DraftfastError(f"`{source.name}` is not in the package", "install the wheel, which has it")
+    digest = hashlib.sha256(repr((options, torch.version.cuda)).encode())
+    for path in sorted(source.parent.iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    folder = Path(envs.VLLM_CACHE_ROOT) / "draftfast"
+    path = folder / f"{source.stem}-{digest.hexdigest()[:32]}.cubin"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
+            part.write(compile_cubin(source, [*options, f"--include-path={source.parent}"]))
+        os.replace(part.name, path)
+    return path.read_bytes()
 
 
 def compile_cubin(source: Path, options: Sequence[str]) -> bytes:
@@ -95,9 +123,8 @@ def _output(nvrtc: Any, program: ctypes.c_void_p, what: str) -> bytes:
 
 @functools.cache
 def _nvrtc() -> ctypes.CDLL:
-    """The library that torch was built with; it is loaded, so its name alone finds it."""
+    """The library that torch was built with: on the loader's path, or in the packages beside torch."""
     major = (torch.version.cuda or "0").partition(".")[0]
-    torch.cuda.init()
     for name in (f"libnvrtc.so.{major}", "libnvrtc.so"):
         try:
             return ctypes.CDLL(name)

@@ -24,7 +24,11 @@ def make(ids: list[int], rank: int = 0, tp_size: int = 1, original=PLAIN, seed: 
     codes, scales, gs = nvfp4.quantize(weights)
     rows = rank_rows(len(ids), rank, tp_size)
     head = DraftHead(
-        head_kernel("auto", codes[rows], scales[rows], gs, 8), codes[rows], scales[rows], gs, torch.float32
+        head_kernel("auto", codes[rows], scales[rows], gs, torch.float32, 8),
+        codes[rows],
+        scales[rows],
+        gs,
+        torch.float32,
     )
     return head, DraftLogits(rank_major(ids, tp_size), rank, tp_size, V, original), nvfp4.decode(codes, scales, gs)
 
