@@ -190,7 +190,12 @@ def observe(drafter: Module, vllm_config: Any, settings: Settings) -> Collector:
     collector.watch_head(drafter, [head_name(names)])
     _count_requests(collector)
     atexit.register(collector.write)
+    collectors.append(collector)
     return collector
+
+
+collectors: list[Collector] = []
+"""Those of this process; each is written at exit."""
 
 
 def serves_requests() -> bool:

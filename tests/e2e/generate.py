@@ -3,7 +3,7 @@
 Keys of a case: `k` draft tokens (0: no speculation), `local_argmax`, `probabilistic`, `tp`, `runner` (1 or 2),
 `compile`, `additional` (additional_config), `install` (options of `draftfast_vllm.install`), `probe` (compare the
 drafter's weights with this sidecar; "off": only look), `lora`, `draft_model`, `subprocess` (the engine in a process of its own),
-`environment`, `vllm_version` (what vLLM says it is). `runner`, `subprocess` and `compile` hold for a whole process: the
+`collected` (check what was written there), `environment`, `vllm_version` (what vLLM says it is). `runner`, `subprocess` and `compile` hold for a whole process: the
 first case's count.
 """
 
@@ -71,6 +71,10 @@ def generate(model: str, case: dict[str, Any]) -> dict[str, Any]:
         import probe
 
         result["probe"] = probe.compare(llm, case["probe"])
+    if case.get("collected"):
+        import probe
+
+        result["probe"] = probe.collected(case["collected"], model, result["tokens"])
     return result
 
 

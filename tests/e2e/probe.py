@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,42 @@ def compare(llm: Any, sidecar: str) -> dict[str, Any]:
         modules = dict(drafter.named_modules())
         found["differing"] = [name for name, weight in weights.items() if not torch.equal(modules[name].weight, weight)]
     return found
+
+
+def collected(directory: str, model: str, tokens: list[list[int]]) -> dict[str, Any]:
+    """What `collect` wrote, against itself and against what the model's construction says."""
+    from draftfast_vllm import collect
+
+    collect.collectors[-1].write()
+    files = {
+        stem: load_file(Path(directory) / f"{stem}.safetensors") for stem in ("importance", "second_moments", "states")
+    }
+    importance, moments, states = files.values()
+    counts = dict(map(int, line.split("\t")) for line in (Path(directory) / "counts.tsv").read_text().splitlines())
+    checkpoint = load_file(Path(model) / "model.safetensors")
+    linears = [name for parts in MODULES.values() for name in parts]
+    return {
+        "names": sorted(importance) == sorted([f"{name}.weight" for name in linears] + ["lm_head.weight"]),
+        "columns": all(importance[name].shape[0] == checkpoint[name].shape[1] for name in importance),
+        "diagonals": all(torch.allclose(moments[name].diagonal(), importance[name], rtol=1e-4) for name in importance),
+        "states": all(
+            torch.allclose(states[name].float().square().mean(0), importance[name], rtol=1e-4) for name in importance
+        ),
+        "fused_alike": torch.equal(
+            importance["mtp.layers.0.self_attn.q_proj.weight"], importance["mtp.layers.0.self_attn.v_proj.weight"]
+        ),
+        "combiner_sees_embeddings": sees_embeddings(
+            states["mtp.fc.weight"].float(), checkpoint["model.embed_tokens.weight"].float()
+        ),
+        "counts": counts == dict(Counter(token for text in tokens for token in text)),
+    }
+
+
+def sees_embeddings(states: torch.Tensor, embedding: torch.Tensor) -> bool:
+    """The first half of each input of `mtp.fc` is the normalized embedding of some token."""
+    normed = embedding / embedding.square().mean(-1, keepdim=True).sqrt()
+    found = states[:, : embedding.shape[1]]
+    return bool(((found.unsqueeze(1) - normed).abs().amax(-1).amin(-1) < 0.05).all())
 
 
 def decode(tensors: dict[str, torch.Tensor], name: str) -> torch.Tensor:

@@ -29,6 +29,13 @@ REPLACED = {
 }  # fmt: skip
 
 
+COLLECT_ALL = {"collect_second_moments": True, "collect_states": 4096}
+COLLECTED = {
+    "names": True, "columns": True, "diagonals": True, "states": True, "fused_alike": True, "combiner_sees_embeddings": True,
+    "counts": True,
+}  # fmt: skip
+
+
 class World:
     """The model, its chain, and the kept ids of the sidecars in a scratch folder."""
 
@@ -122,6 +129,8 @@ SERVING = [
     Case("sidecar by install", {"k": K, "install": {"sidecar": "@WORK/some"}}, "some"),
     Case("sidecar from the environment", {"k": K, "environment": {"DRAFTFAST_SIDECAR": "@WORK/some"}}, "some"),
     Case("the seed's mask", {"k": K, "additional": {"draftfast": {"mask": "@WORK/some.pt", "keep_bf16": ["*"]}}}, "some"),
+    Case("collecting", {"k": K, "collected": "@WORK/collected", "additional": {"draftfast": {"collect": "@WORK/collected", **COLLECT_ALL}}}, "all", COLLECTED),
+    Case("collecting with a sidecar", {"collected": "@WORK/collected2", **sidecar("some", collect="@WORK/collected2", **COLLECT_ALL)}, "some", COLLECTED),
     Case("native MTP again, plugin off", {"k": K, "probe": "off"}, "all", UNTOUCHED),
     Case("runner V2, native MTP, plugin off", {"k": K, "runner": 2}),
     Case("runner V2, sidecar", {"runner": 2, **sidecar("all")}),
