@@ -2,7 +2,8 @@
 
 Draft-head rows are lm_head rows rounded to nearest, so under the sidecar's own scales the target's rows must give the
 sidecar's codes, every one: a head that differs by one per cent already changes one code in twenty. Where codes were
-not rounded to nearest (`--rounding gptq`), the tensor in the target's checkpoint is hashed instead.
+not rounded to nearest (`--rounding gptq`), or the engine has converted the head from BF16, the tensor in the target's
+checkpoint is hashed instead.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def check_head(sidecar: Sidecar, head: Module, model_dir: Path | None, tp_rank: 
     n_differing, n_rows = _differing_codes(sidecar, head)
     if n_differing == 0:
         return f"{n_rows} rows of lm_head give the sidecar's codes"
-    if sidecar.manifest.get("recipe", {}).get("rounding") != "gptq":
+    rounded_to_nearest = sidecar.manifest.get("recipe", {}).get("rounding") != "gptq"
+    if rounded_to_nearest and head.weight.dtype == torch.bfloat16:
         raise DraftfastError(
             f"`{sidecar.path}` was built for another lm_head: {n_differing} of {n_rows * sidecar.head.k} codes differ from this target's",
             REBUILD,
@@ -127,7 +129,7 @@ def _check_head_sha256(sidecar: Sidecar, model_dir: Path | None) -> None:
     name = sidecar.target["head_tensor"]
     if model_dir is None:
         raise DraftfastError(
-            f"`{sidecar.path}` was rounded with GPTQ, so it is checked against `{name}` of the checkpoint, and the target is not a local folder",
+            f"`{sidecar.path}` is checked against `{name}` of the checkpoint, and the target is not a local folder",
             "give vLLM the target as a path",
         )
     file = TensorFile(_shard_of(model_dir, name))

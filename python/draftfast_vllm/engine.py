@@ -5,8 +5,10 @@ Every function gets vLLM's original method first. Without settings it calls that
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ def config_post_init(original: Callable[..., None], self: Any, *args: Any, **kwa
     if settings is None or not concerns(self, settings):
         return
     check_vllm()
+    check_workers(self.parallel_config.tensor_parallel_size)
     settings = check_engine(config.absolute(settings), self)
     self.additional_config[config.KEY] = settings.to_json()
 
@@ -59,6 +62,22 @@ def check_vllm() -> None:
         raise DraftfastError(
             f"vLLM {vllm.__version__} has no `{missing}`, where draftfast hooks in",
             "unset the sidecar to serve without it",
+        )
+
+
+def check_workers(tp_size: int) -> None:
+    """Refuses where a process that vLLM starts would not load this plugin: it would serve without the sidecar."""
+    if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0" and tp_size == 1:
+        return
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is not None and config.KEY not in allowed.split(","):
+        raise DraftfastError(
+            f"`VLLM_PLUGINS` is `{allowed}`, so vLLM's processes do not load draftfast", "add `draftfast` to it"
+        )
+    if not any(point.name == config.KEY for point in entry_points(group="vllm.general_plugins")):
+        raise DraftfastError(
+            "the entry point of draftfast is not installed, so vLLM's processes do not load it",
+            "install the wheel, or set `VLLM_ENABLE_V1_MULTIPROCESSING=0` to keep the engine in this process",
         )
 
 
@@ -139,7 +158,8 @@ def load_draft_model(original: Callable[..., Any], self: Any, target_model: Any,
     """Model runner V2: `load_draft_model` has returned the drafter, which shares the target's head."""
     drafter = original(self, target_model, *args, **kwargs)
     get_language_model = getattr(target_model, "get_language_model", None)
-    _act(self, drafter, get_language_model() if get_language_model else target_model)
+    language_model = get_language_model() if get_language_model else target_model
+    _act(self, drafter, language_model if hasattr(language_model, "lm_head") else target_model)
     return drafter
 
 

@@ -99,6 +99,7 @@ def config(additional=None, speculative=True, **options):
 @pytest.fixture
 def known_vllm(monkeypatch):
     monkeypatch.setattr(engine, "check_vllm", lambda: None)
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
 
 def test_the_digest_goes_into_what_vllm_hashes(sidecar_dir, known_vllm):
@@ -138,3 +139,20 @@ def test_a_sidecar_that_changed_is_refused(sidecar_dir, known_vllm):
     vllm_config = config({"draftfast": {"sidecar": str(sidecar_dir.path), "sidecar_sha256": "0" * 64}})
     with pytest.raises(DraftfastError, match="and the configuration expects 0000"):
         engine.config_post_init(lambda self: None, vllm_config)
+
+
+def test_workers_that_would_not_load_the_plugin_are_refused(monkeypatch):
+    monkeypatch.setattr(engine, "entry_points", lambda group: [])
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    engine.check_workers(1)
+    for tp_size, multiprocessing in ((2, "0"), (1, "1")):
+        monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", multiprocessing)
+        with pytest.raises(DraftfastError, match="the entry point of draftfast is not installed"):
+            engine.check_workers(tp_size)
+    monkeypatch.setattr(engine, "entry_points", lambda group: [SimpleNamespace(name="draftfast")])
+    engine.check_workers(2)
+    monkeypatch.setenv("VLLM_PLUGINS", "other")
+    with pytest.raises(DraftfastError, match="`VLLM_PLUGINS` is `other`"):
+        engine.check_workers(2)
+    monkeypatch.setenv("VLLM_PLUGINS", "other,draftfast")
+    engine.check_workers(2)
