@@ -67,6 +67,7 @@ def attach_sidecar(drafter: Module, head: Module, vllm_config: Any, settings: Se
     checks.check_config(sidecar, vllm_config.model_config.hf_text_config)
     checks.check_tokenizer(sidecar, model_dir)
     proof = checks.check_head(sidecar, head, model_dir, ranks.rank)
+    checks.check_shift(sidecar, original_processor(drafter))
     rows = rank_rows(sidecar.head.n, ranks.rank, ranks.size)
     groups = linears.group(drafter, linears.wanted(sidecar, settings.keep_bf16))
 

@@ -105,15 +105,34 @@ def _differing_codes(sidecar: Sidecar, head: Module) -> tuple[int, int]:
     if not weight.is_cuda and len(rows) > N_CPU_ROWS:
         rows = rows[torch.linspace(0, len(rows) - 1, N_CPU_ROWS).long()]
     codes, scales = tensor(sidecar, f"{HEAD}.weight"), tensor(sidecar, f"{HEAD}.weight_scale")
+    shift = row_shift(sidecar).to(weight.device)
     n_differing = torch.zeros((), dtype=torch.int64, device=weight.device)
     for slab in rows.split(SLAB_ROWS):
         expected = codes[slab].to(weight.device)
         block_scales = scales[slab].to(weight.device).view(torch.float8_e4m3fn)
-        found = nvfp4.nearest_codes(
-            weight[(ids[slab] - begin).to(weight.device)], block_scales, sidecar.head.global_scale
-        )
+        own_rows = weight[(ids[slab] - begin).to(weight.device)].float() - shift
+        found = nvfp4.nearest_codes(own_rows, block_scales, sidecar.head.global_scale)
         n_differing += _count_differing(found, expected)
     return int(n_differing), len(rows)
+
+
+def row_shift(sidecar: Sidecar) -> torch.Tensor:
+    """F32 [H]: what `--row-shift` took off every row of the draft head before it was quantized; zeros if nothing."""
+    if not sidecar.manifest.get("recipe", {}).get("row_shift"):
+        return torch.zeros(sidecar.head.k)
+    name = f"{HEAD}.row_shift"
+    entry = sidecar.file.entries.get(name)
+    if entry is None or entry.dtype != "F32" or entry.shape != (sidecar.head.k,):
+        raise DraftfastError(f"`{sidecar.file.path}` has no tensor `{name}` of F32 [{sidecar.head.k}]", REBUILD)
+    return torch.frombuffer(bytearray(sidecar.file.bytes_of(name)), dtype=torch.float32)
+
+
+def check_shift(sidecar: Sidecar, processor: Module) -> None:
+    """A shift moves every logit of a state alike, which a soft cap would not carry through."""
+    if bool(row_shift(sidecar).any()) and getattr(processor, "soft_cap", None) is not None:
+        raise DraftfastError(
+            "the draft head was built with `--row-shift`, and the drafter caps its logits", "build it without"
+        )
 
 
 def _count_differing(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:

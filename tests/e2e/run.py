@@ -163,16 +163,15 @@ def prepare(world: World) -> None:
     torch.save(mask, world.work / "some.pt")
 
 
-def run_process(world: World, cases: list[Case]) -> list[str | None]:
-    """Runs cases in one process; what is wrong with each."""
+def run_process(world: World, cases: list[Case], log_path: Path) -> list[str | None]:
+    """Runs cases in one process, whose words go to a file to follow; what is wrong with each."""
     options = json.loads(json.dumps([case.options for case in cases]).replace("@WORK", str(world.work)))
     command = [sys.executable, str(HERE / "generate.py"), str(world.model), json.dumps(options)]
-    environment = os.environ | {"PYTHONPATH": str(HERE)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1800)
-    log = done.stdout + done.stderr
-    results = [
-        json.loads(line.removeprefix("RESULT ")) for line in done.stdout.splitlines() if line.startswith("RESULT ")
-    ]
+    with open(log_path, "w") as out:
+        environment = os.environ | {"PYTHONPATH": str(HERE)}
+        subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, env=environment, timeout=7200)
+    log = log_path.read_text()
+    results = [json.loads(line.removeprefix("RESULT ")) for line in log.splitlines() if line.startswith("RESULT ")]
     padded = [*results, *[None] * (len(cases) - len(results))]
     return [case.wrong(world, result, log) for case, result in zip(cases, padded, strict=True)]
 
@@ -185,9 +184,9 @@ def main(work: Path, words: list[str]) -> int:
     prepare(world)
     cases = [case for case in SERVING + refusals.cases(world) if not words or any(word in case.name for word in words)]
     n_passed = n_failed = 0
-    for process in dict.fromkeys(case.process for case in cases):
+    for number, process in enumerate(dict.fromkeys(case.process for case in cases)):
         batch = [case for case in cases if case.process == process]
-        for case, wrong in zip(batch, run_process(world, batch), strict=True):
+        for case, wrong in zip(batch, run_process(world, batch, work / f"process-{number}.log"), strict=True):
             n_passed, n_failed = n_passed + (wrong is None), n_failed + (wrong is not None)
             print(
                 f"{'ok    ' if wrong is None else 'FAILED'} {case.name}" + (f": {wrong}" if wrong else ""), flush=True
