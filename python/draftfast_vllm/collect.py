@@ -70,6 +70,11 @@ class InputRecord:
             self._sample(x)
         self.n_states += len(x)
 
+    def sample(self) -> list[torch.Tensor]:
+        """As many states as were asked for, evenly spaced over the run."""
+        n = min(len(self.states), self._n_wanted_states)
+        return [self.states[i * len(self.states) // n] for i in range(n)]
+
     def _sample(self, x: torch.Tensor) -> None:
         """Every `stride`-th state of the run; when twice too many are held, every second of them goes."""
         first = -self.n_states % self._stride
@@ -133,8 +138,7 @@ class Collector:
                 "second_moments", {name: r.sum_of_products / r.n_states for r in seen for name in r.names}
             )
         if self.settings.collect_states:
-            n = self.settings.collect_states
-            self._write_tensors("states", {name: torch.stack(r.states[:n]) for r in seen for name in r.names})
+            self._write_tensors("states", {name: torch.stack(r.sample()) for r in seen for name in r.names})
 
     def _record(self, names: list[str]) -> InputRecord:
         self.records.append(InputRecord(names, self.settings))
