@@ -142,8 +142,8 @@ impl<S: Simd> Rows<S> {
         let pull = self.multiply(&plan.others, plan.others[0].len());
         // With all else fixed, the block should be as near to these as it can, in the metric of its own Hessian.
         let mut shift = [S::splat(0.0); BLOCK];
-        for j in 0..BLOCK {
-            shift[j] = dot::<S>(&plan.inverse[j], &pull);
+        for (shift, inverse) in shift.iter_mut().zip(&plan.inverse) {
+            *shift = dot::<S>(inverse, &pull);
         }
         let targets = add::<S>(&weights, &shift);
         let distances = add::<S>(&errors, &shift);
@@ -250,8 +250,8 @@ fn round_block<S: Simd>(targets: &Block<S>, origin: &Block<S>, factor: &BlockFac
     let mut errors = [S::splat(0.0); BLOCK];
     for j in 0..BLOCK {
         let mut target = targets[j];
-        for i in 0..j {
-            target = S::add(target, S::mul(S::splat(factor.feedback[j][i]), errors[i]));
+        for (&feedback, &error) in factor.feedback[j].iter().zip(&errors[..j]) {
+            target = S::add(target, S::mul(S::splat(feedback), error));
         }
         let decoded = S::mul(round::<S>(S::mul(target, inverse_step)), step);
         let distance = S::sub(target, decoded);
@@ -267,8 +267,8 @@ fn cost<S: Simd>(errors: &Block<S>, factor: &BlockFactor) -> S::F {
     let mut cost = S::splat(0.0);
     for j in 0..BLOCK {
         let mut distance = errors[j];
-        for i in 0..j {
-            distance = S::add(distance, S::mul(S::splat(factor.feedback[j][i]), errors[i]));
+        for (&feedback, &error) in factor.feedback[j].iter().zip(&errors[..j]) {
+            distance = S::add(distance, S::mul(S::splat(feedback), error));
         }
         cost = S::add(cost, S::mul(S::splat(factor.cost[j]), S::mul(distance, distance)));
     }
