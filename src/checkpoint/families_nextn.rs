@@ -1,5 +1,4 @@
 //! The other families: an MTP layer after the target's last one, or under a name of its own.
-#![expect(clippy::enum_glob_use, reason = "tables read better without paths")]
 
 use super::{
     family::{Family, Role::*, row},

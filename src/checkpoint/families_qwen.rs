@@ -1,5 +1,4 @@
 //! The Qwen families: gated attention, tensors under `mtp.`.
-#![expect(clippy::enum_glob_use, reason = "tables read better without paths")]
 
 use super::{
     family::{Family, Role::*, Row, row},

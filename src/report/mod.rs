@@ -1,7 +1,6 @@
 //! The only room that prints: data to stdout, everything else to stderr.
 
 pub mod inspection;
-pub mod numbers;
 pub mod page;
 pub mod pictures;
 pub mod plan;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     Terminal,
-    numbers::{bytes, grouped},
+    table::{grouped, human_bytes},
 };
 use crate::{
     checkpoint::{Recipe, ledger::Ledger},
@@ -47,8 +47,8 @@ fn shape(record: &TensorRecord) -> String {
 pub fn ledger_sentence(ledger: &Ledger) -> String {
     format!(
         "A draft step reads {} instead of {}: {:.1}x fewer bytes",
-        bytes(ledger.after_bytes),
-        bytes(ledger.before_bytes),
+        human_bytes(ledger.after_bytes),
+        human_bytes(ledger.before_bytes),
         ledger.before_bytes as f64 / ledger.after_bytes.max(1) as f64
     )
 }

@@ -1,6 +1,6 @@
 //! The integration tests: one binary, a module a feature, sentence names.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and says why it is skipped")]
 
 mod build;
 mod checkpoint;

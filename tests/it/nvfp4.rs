@@ -6,12 +6,12 @@ use draftfast::nvfp4::{self, QuantizeConfig, ScaleRule};
 use half::bf16;
 use safetensors::SafeTensors;
 
-/// The bytes of a file of shared data, or `None` with a word on stderr where it is not mounted.
+/// The bytes of a file of shared data, or `None` with a word where it is not mounted.
 pub fn shared(path: &str) -> Option<Vec<u8>> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/data").join(path);
     let bytes = std::fs::read(&path).ok();
     if bytes.is_none() {
-        eprintln!("skipped: `{}` is not there", path.display());
+        println!("skipped: `{}` is not there", path.display());
     }
     bytes
 }
