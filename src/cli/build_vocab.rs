@@ -40,6 +40,9 @@ pub struct ChoiceFlags {
     /// Counts made by `draftfast count`; repeatable, they add up
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub counts: Vec<PathBuf>,
+    /// A mixture file: domains with weights, paths and held-out paths
+    #[arg(long, value_name = "FILE.toml")]
+    pub mixture: Option<PathBuf>,
     /// How many of the most useful ids to keep; always-kept ids come on top [default: 64000]
     #[arg(long, value_name = "N")]
     pub size: Option<usize>,
@@ -58,6 +61,9 @@ pub struct ChoiceFlags {
     /// Text to measure coverage on (default: a tenth of the corpus is held out); repeatable
     #[arg(long, value_name = "DOMAIN=PATH")]
     pub heldout: Vec<Source>,
+    /// The least coverage of a domain: weights are moved, then the size is raised, until it is met; repeatable
+    #[arg(long, value_name = "DOMAIN=SHARE")]
+    pub floor: Vec<DomainValue>,
 }
 
 /// How the last tile is filled.

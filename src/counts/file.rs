@@ -101,11 +101,19 @@ impl Counts {
     /// Not a counts file, damaged, negative or overflowing counts, or vectors of another length.
     pub fn read(path: &Path) -> Result<Self> {
         let say = || format!("`{}`", path.display());
-        let mut bytes = std::fs::read(path).context("cannot read").with_context(say)?;
+        let bytes = std::fs::read(path).context("cannot read").with_context(say)?;
+        Self::from_slice(&bytes).with_context(say)
+    }
+
+    /// Reads the content of a file, compressed or not.
+    ///
+    /// # Errors
+    /// As [`Counts::read`].
+    pub fn from_slice(bytes: &[u8]) -> Result<Self> {
         if bytes.starts_with(&ZSTD_MAGIC) {
-            bytes = zstd::decode_all(bytes.as_slice()).context("truncated or damaged zstd").with_context(say)?;
+            return Self::from_bytes(&zstd::decode_all(bytes).context("truncated or damaged zstd")?);
         }
-        Self::from_bytes(&bytes).with_context(say)
+        Self::from_bytes(bytes)
     }
 
     /// Reads a file and checks that it was counted with `tokenizer`.
