@@ -186,7 +186,29 @@ fn bad_sizes_and_missing_v_are_refused_with_advice() {
     let said = refused(&[&common[..], &["--size", "64"]].concat(), &out);
     assert!(said.contains("V, the rows of lm_head, is not known") && said.contains("--target-rows V"), "{said}");
     let said = refused(&[path(&model), "--size", "64", "--target-rows", "512"], &out);
-    assert!(said.contains("--corpus PATH"), "{said}");
+    assert!(said.contains("nothing to count was given") && said.contains("--corpus PATH"), "{said}");
+}
+
+#[test]
+fn a_mixture_file_and_floors_shape_the_vocabulary() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let pairs = |letters: &str| -> String {
+        let words: Vec<String> = letters.chars().flat_map(|a| letters.chars().map(move |b| format!("{a}{b} "))).collect();
+        (0..200).map(|i| format!("{{\"text\": \"{}{i}\"}}\n", words[i % words.len()].repeat(3))).collect()
+    };
+    text(dir.path(), "zh.jsonl", &pairs("abcdef"));
+    text(dir.path(), "en.jsonl", &pairs("ghijkl"));
+    let mixture = text(dir.path(), "mix.toml", "[zh]\nweight = 0.001\npaths = ['zh.jsonl']\n[en]\npaths = ['en.jsonl']\n");
+    let share = |out: &str, extra: &[&str]| -> f64 {
+        let out = dir.path().join(out);
+        built(&[&[path(&model), "--mixture", path(&mixture), "--size", "30", "--pad-to", "1"], extra].concat(), &out);
+        let record: Value = serde_json::from_slice(&fs::read(out.join("vocabulary.json")).unwrap()).unwrap();
+        let coverage = record["coverage"]["coverage"].as_array().unwrap();
+        coverage.iter().find(|one| one["domain"] == "zh").unwrap()["share"].as_f64().unwrap()
+    };
+    assert!(share("plain", &[]) < 0.9, "zh weighs next to nothing");
+    assert!(share("floored", &["--floor", "zh=0.95"]) >= 0.95);
 }
 
 #[test]
@@ -257,4 +279,28 @@ fn the_seeds_shape_from_the_real_tokenizer_and_text() {
     let (mask, detected) = forms::read(&out.join("mask.pt"), Some(248_320)).unwrap();
     assert_eq!(mask.token_ids, vocab.token_ids, "the mask holds the real ids only");
     assert_eq!(detected.arrays, ["`tensor` bool[248320]"]);
+}
+
+#[test]
+fn the_shipped_counts_make_a_vocabulary_without_a_corpus() {
+    let Some(shared) = shared() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let tokenizer = shared.join("tokenizers/qwen3.8/tokenizer.json.gz");
+    let heldout: Vec<String> = ["zh", "en", "code", "math"]
+        .map(|domain| format!("{domain}={}", path(&shared.join("corpora").join(domain).join("heldout"))))
+        .to_vec();
+    let out = dir.path().join("out");
+    let mut args = vec!["build-vocab", path(&tokenizer), "--target-rows", "248320", "--size", "64000", "-o", path(&out)];
+    heldout.iter().for_each(|heldout| args.extend(["--heldout", heldout]));
+    let output = draftfast(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("text that the model itself wrote serves better"), "{}", stderr(&output));
+    let record: Value = serde_json::from_slice(&fs::read(out.join("vocabulary.json")).unwrap()).unwrap();
+    for one in record["coverage"]["coverage"].as_array().unwrap() {
+        let share = one["share"].as_f64().unwrap();
+        assert!(share > 0.90, "{} covers {share}", one["domain"]);
+    }
+    let other = draftfast(&["build-vocab", path(&shared.join("tokenizers/qwen3/tokenizer.json.gz")), "--target-rows", "151936", "-o", path(&out), "--force"]);
+    assert_eq!(other.status.code(), Some(1), "another vocabulary has no shipped counts");
+    assert!(stderr(&other).contains("--corpus PATH"), "{}", stderr(&other));
 }
