@@ -105,7 +105,8 @@ impl Search<'_> {
         for _ in 0..MAX_STEPS {
             let shares = self.shares(&weights, size)?;
             let unmet = self.unmet(&shares);
-            let others_pay = shares.iter().any(|(domain, share)| !has_floor(domain) && *share < start[domain] - MAX_LOSS);
+            let others_pay =
+                shares.iter().any(|(domain, share)| !has_floor(domain) && *share < start[domain] - MAX_LOSS);
             if others_pay {
                 return Ok(None);
             }

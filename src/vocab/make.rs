@@ -78,12 +78,7 @@ pub fn make(tokenizer: &Tokenizer, request: &Request, progress: &Progress) -> Re
     Ok(Made { evidence, built, notes })
 }
 
-fn gather(
-    tokenizer: &Tokenizer,
-    request: &Request,
-    progress: &Progress,
-    notes: &mut Vec<String>,
-) -> Result<Evidence> {
+fn gather(tokenizer: &Tokenizer, request: &Request, progress: &Progress, notes: &mut Vec<String>) -> Result<Evidence> {
     let Request { sources, heldout, options, .. } = request;
     let mut counts: Option<Counts> = None;
     for path in &request.counts {

@@ -101,7 +101,8 @@ mod tests {
 
     #[test]
     fn domains_come_with_weights_and_paths_beside_the_file() {
-        let (dir, mixture) = written("[zh]\nweight = 2\npaths = ['a.txt']\nheldout = ['a.txt']\n[en]\npaths = ['*.txt']\n");
+        let (dir, mixture) =
+            written("[zh]\nweight = 2\npaths = ['a.txt']\nheldout = ['a.txt']\n[en]\npaths = ['*.txt']\n");
         let mixture = mixture.unwrap();
         let [en, zh] = &mixture.sources[..] else { panic!() };
         assert_eq!((zh.domain.as_str(), zh.weight, &zh.path), ("zh", 2.0, &dir.path().join("a.txt")));

@@ -194,12 +194,14 @@ fn a_mixture_file_and_floors_shape_the_vocabulary() {
     let dir = tempfile::tempdir().unwrap();
     let model = model(dir.path());
     let pairs = |letters: &str| -> String {
-        let words: Vec<String> = letters.chars().flat_map(|a| letters.chars().map(move |b| format!("{a}{b} "))).collect();
+        let words: Vec<String> =
+            letters.chars().flat_map(|a| letters.chars().map(move |b| format!("{a}{b} "))).collect();
         (0..200).map(|i| format!("{{\"text\": \"{}{i}\"}}\n", words[i % words.len()].repeat(3))).collect()
     };
     text(dir.path(), "zh.jsonl", &pairs("abcdef"));
     text(dir.path(), "en.jsonl", &pairs("ghijkl"));
-    let mixture = text(dir.path(), "mix.toml", "[zh]\nweight = 0.001\npaths = ['zh.jsonl']\n[en]\npaths = ['en.jsonl']\n");
+    let mixture =
+        text(dir.path(), "mix.toml", "[zh]\nweight = 0.001\npaths = ['zh.jsonl']\n[en]\npaths = ['en.jsonl']\n");
     let share = |out: &str, extra: &[&str]| -> f64 {
         let out = dir.path().join(out);
         built(&[&[path(&model), "--mixture", path(&mixture), "--size", "30", "--pad-to", "1"], extra].concat(), &out);
@@ -290,7 +292,8 @@ fn the_shipped_counts_make_a_vocabulary_without_a_corpus() {
         .map(|domain| format!("{domain}={}", path(&shared.join("corpora").join(domain).join("heldout"))))
         .to_vec();
     let out = dir.path().join("out");
-    let mut args = vec!["build-vocab", path(&tokenizer), "--target-rows", "248320", "--size", "64000", "-o", path(&out)];
+    let mut args =
+        vec!["build-vocab", path(&tokenizer), "--target-rows", "248320", "--size", "64000", "-o", path(&out)];
     heldout.iter().for_each(|heldout| args.extend(["--heldout", heldout]));
     let output = draftfast(&args);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -300,7 +303,15 @@ fn the_shipped_counts_make_a_vocabulary_without_a_corpus() {
         let share = one["share"].as_f64().unwrap();
         assert!(share > 0.90, "{} covers {share}", one["domain"]);
     }
-    let other = draftfast(&["build-vocab", path(&shared.join("tokenizers/qwen3/tokenizer.json.gz")), "--target-rows", "151936", "-o", path(&out), "--force"]);
+    let other = draftfast(&[
+        "build-vocab",
+        path(&shared.join("tokenizers/qwen3/tokenizer.json.gz")),
+        "--target-rows",
+        "151936",
+        "-o",
+        path(&out),
+        "--force",
+    ]);
     assert_eq!(other.status.code(), Some(1), "another vocabulary has no shipped counts");
     assert!(stderr(&other).contains("--corpus PATH"), "{}", stderr(&other));
 }
