@@ -4,8 +4,10 @@ pub mod build;
 pub mod build_vocab;
 pub mod convert;
 pub mod export;
+pub mod count;
 pub mod inspect;
 pub mod plan;
+pub mod merge;
 pub mod quantize;
 pub mod synth;
 pub mod verify;
@@ -55,6 +57,10 @@ pub enum Command {
     Inspect(inspect::Inspect),
     /// Write a checkpoint of a family's exact structure with random weights
     Synth(synth::Synth),
+    /// Count how often each token occurs in text, exactly as Hugging Face tokenizers would
+    Count(count::Count),
+    /// Add up the counts of disjoint shards
+    Merge(merge::Merge),
     /// Choose the token ids that a draft head keeps, from text or from counts
     BuildVocab(build_vocab::BuildVocab),
     /// Rewrite a draft vocabulary in the form that another runtime reads

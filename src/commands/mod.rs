@@ -4,8 +4,10 @@ mod build;
 mod build_vocab;
 mod convert;
 mod export;
+mod count;
 pub mod inspect;
 mod plan;
+mod merge;
 mod quantize;
 mod shell;
 mod synth;
@@ -37,6 +39,8 @@ fn dispatch(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
     match &cli.command {
         Command::Build(args) => build::run(args, cli.global.threads, terminal),
         Command::BuildVocab(args) => build_vocab::run(args, cli.global.threads, terminal),
+        Command::Count(args) => count::run(args, cli.global.threads, terminal),
+        Command::Merge(args) => merge::run(args, terminal),
         Command::Convert(args) => convert::run(args, terminal),
         Command::Vocab(args) => return vocab::run(args, terminal),
         Command::Quantize(args) => quantize::run(args, terminal),

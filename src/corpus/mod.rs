@@ -14,7 +14,8 @@ mod read;
 mod record;
 
 pub use block::{Block, BlockTally, Content, TextError};
+pub use decode::Decoder;
 pub use files::{CorpusFile, Expanded, Format, Source, expand};
 pub use node::Node;
 pub use read::{BLOCK_BYTES, CutAt, FileReader, MAX_LINE_BYTES, ReadOptions};
-pub use record::{Extract, Rendered, Speakers};
+pub use record::{Extract, Render, Rendered, Speakers, without_thinking};

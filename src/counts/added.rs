@@ -60,11 +60,6 @@ impl AddedTokens {
         self.tokens.is_empty()
     }
 
-    /// The tokens.
-    pub fn iter(&self) -> impl Iterator<Item = &AddedToken> {
-        self.tokens.iter()
-    }
-
     /// Walks the text: `found` for each added token, `between` for each non-empty stretch between them.
     pub fn walk<'t>(&self, text: &'t str, mut found: impl FnMut(u32), mut between: impl FnMut(&'t str)) {
         let mut done = 0;

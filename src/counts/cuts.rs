@@ -8,6 +8,33 @@
 /// Bits of the pair filter: 128 KiB, which stay in the second-level cache.
 const N_FILTER_BITS: u32 = 20;
 
+use super::token_bytes::TokenBytes;
+
+/// The pairs of bytes at a character boundary that stand side by side in a token which is no whole UTF-8. Only there
+/// can merging reach over a boundary with a part of a character.
+pub struct Straddled(Vec<u64>);
+
+impl Straddled {
+    /// Learns the pairs.
+    pub fn new(tokens: &TokenBytes) -> Self {
+        let mut straddled = Self(vec![0; 1 << 10]);
+        for (_, token) in tokens.iter().filter(|(_, token)| std::str::from_utf8(token).is_err()) {
+            for pair in token.windows(2).filter(|pair| pair[1] & 0xc0 != 0x80) {
+                let bit = usize::from(pair[0]) << 8 | usize::from(pair[1]);
+                straddled.0[bit >> 6] |= 1 << (bit & 63);
+            }
+        }
+        straddled
+    }
+
+    /// Whether a token reaches from `left`, the end of a character, to `right`, the start of the next.
+    #[inline]
+    pub fn contains(&self, left: u8, right: u8) -> bool {
+        let bit = usize::from(left) << 8 | usize::from(right);
+        self.0[bit >> 6] >> (bit & 63) & 1 != 0
+    }
+}
+
 /// Where runs may be cut.
 pub struct Cuts {
     /// A bit for each hash of a pair of characters that stand side by side in a token. A collision forbids a cut that
@@ -19,10 +46,13 @@ pub struct Cuts {
 
 impl Cuts {
     /// Learns the pairs from the bytes of all tokens.
-    pub fn new(tokens: impl Iterator<Item = Vec<u8>>) -> Self {
+    pub fn new(tokens: &TokenBytes) -> Self {
         let mut cuts = Self { pairs: vec![0; 1 << (N_FILTER_BITS - 6)], straddled: [0; 16] };
-        for token in tokens {
-            match std::str::from_utf8(&token) {
+        for (_, token) in tokens.iter() {
+            if !token.iter().any(|byte| is_three(*byte)) {
+                continue;
+            }
+            match std::str::from_utf8(token) {
                 Ok(_) => {
                     for pair in token.windows(6).filter(|pair| is_three(pair[0]) && is_three(pair[3])) {
                         let mut word = [0; 8];

@@ -1,5 +1,7 @@
 //! Which engine counts: the fast one where the tokenizer is known, else the reference.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 
 use super::{
@@ -7,6 +9,7 @@ use super::{
     fast::{Fast, Tally},
     reference::{ENGINE, Reference},
 };
+use crate::corpus::CutAt;
 
 /// Which engine counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,7 +24,7 @@ pub enum EngineChoice {
 /// The engine of one run.
 pub enum Engine<'t> {
     /// Unique pre-tokens, merged once each.
-    Fast(&'t Fast),
+    Fast(&'t Arc<Fast>),
     /// One encode a text.
     Reference(&'t Reference),
 }
@@ -60,10 +63,34 @@ impl<'t> Engine<'t> {
         }
     }
 
-    /// Completes the dense counts.
+    /// Completes the dense counts of one tally, and empties its table.
     pub fn fold(&self, tally: &mut Tally) {
         if let Self::Fast(fast) = self {
             fast.fold(tally);
+        }
+    }
+
+    /// The counts of all tallies together.
+    pub fn fold_all(&self, tallies: Vec<Tally>) -> Vec<u64> {
+        match self {
+            Self::Fast(fast) => fast.fold_all(tallies),
+            Self::Reference(_) => {
+                let mut tallies = tallies.into_iter().map(Tally::into_counts);
+                let mut sum = tallies.next().unwrap_or_default();
+                tallies.for_each(|counts| sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count));
+                sum
+            }
+        }
+    }
+
+    /// How long texts may be cut; `None` keeps them whole.
+    pub fn cut(&self) -> Option<Arc<CutAt>> {
+        match self {
+            Self::Fast(fast) if fast.can_cut() => {
+                let fast = Arc::clone(fast);
+                Some(Arc::new(move |bytes| fast.cut_at(bytes)))
+            }
+            _ => None,
         }
     }
 }

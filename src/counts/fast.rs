@@ -16,7 +16,8 @@ use super::{
     scan::Scanner,
     spec::Spec,
     split::split,
-    table::{Key, N_KEY_BYTES, Table},
+    table::{Key, N_KEY_BYTES, Part, Table},
+    token_bytes::TokenBytes,
 };
 
 /// A tokenizer that the fast engine knows.
@@ -63,32 +64,32 @@ impl Tally {
 }
 
 impl Fast {
-    /// Prepares the engine; `token_bytes` are the bytes of every base token.
+    /// Prepares the engine.
     ///
     /// # Errors
     /// Why the tokenizer has to be left to the reference.
-    pub fn new(spec: &Spec<'_>, token_bytes: &dyn Fn(&str) -> Vec<u8>) -> Result<Self, String> {
+    pub fn new(spec: &Spec<'_>) -> Result<Self, String> {
         let plan = recognise(spec)?;
-        let vocab = &spec.model.vocab.0;
-        let mut ids = Ids::with_capacity_and_hasher(vocab.len(), BuildHasherDefault::default());
-        ids.extend(vocab.iter().map(|(token, id)| (token.as_ref(), *id)));
+        let vocab = &spec.model.vocab;
+        let mut ids = Ids::with_capacity_and_hasher(vocab.0.len(), BuildHasherDefault::default());
+        ids.extend(vocab.0.iter().map(|(token, id)| (token.as_ref(), *id)));
         let (raw_added, normalized_added) = AddedTokens::new(&spec.added_tokens, &ids, plan.nfc)?;
+        let tokens = TokenBytes::new(vocab)?;
+        let merges = Merges::new(spec, &ids, &tokens)?;
         let mut whole = HashMap::default();
         if plan.ignore_merges {
-            whole.extend(vocab.iter().map(|(token, id)| (token_bytes(token), *id)));
+            whole.extend(tokens.iter().map(|(id, bytes)| (bytes.to_vec(), id)));
         }
-        let is_plain = |c: char| !(c.is_whitespace() || matches!(c, '。' | '，'));
-        let can_cut = spec
-            .added_tokens
-            .iter()
-            .all(|token| !(token.lstrip || token.rstrip || token.single_word) && token.content.chars().all(is_plain));
-        let merges = Merges::new(spec, &ids)?;
         // A token that merging does not make is found as a whole pre-token alone, never as a piece of one.
         let mut scratch = Scratch::default();
         let mut is_made = |(bytes, id): (&Vec<u8>, &u32)| {
             !bytes.iter().any(|byte| is_three(*byte)) || merges.encode(bytes, &mut scratch) == [*id]
         };
-        let cuts = whole.iter().all(&mut is_made).then(|| Cuts::new(vocab.iter().map(|(token, _)| token_bytes(token))));
+        let cuts = whole.iter().all(&mut is_made).then(|| Cuts::new(&tokens));
+        let is_plain = |c: char| !(c.is_whitespace() || matches!(c, '。' | '，'));
+        let can_cut = spec.added_tokens.iter().all(|token| {
+            !(token.lstrip || token.rstrip || token.single_word) && token.content.chars().all(is_plain)
+        });
         Ok(Self { plan, merges, raw_added, normalized_added, cuts, whole, can_cut })
     }
 
@@ -143,7 +144,7 @@ impl Fast {
         } else {
             let mut start = 0;
             split(self.plan.pattern, segment, |end| {
-                table.add(&bytes[start..end]);
+                table.add(&bytes[start..end], 1);
                 start = end;
             });
         }
@@ -152,8 +153,49 @@ impl Fast {
     /// Merges every pre-token of the table into the dense counts and empties the table.
     pub fn fold(&self, tally: &mut Tally) {
         let Tally { table, counts, scratch } = tally;
-        table.for_each(|bytes, count| {
-            if let Some(id) = self.whole.get(bytes) {
+        for part in table.parts(1) {
+            self.merge_part(part, counts, scratch);
+        }
+        table.clear();
+    }
+
+    /// The counts of all tallies together; pre-tokens that several have seen are merged once, on as many threads.
+    pub fn fold_all(&self, mut tallies: Vec<Tally>) -> Vec<u64> {
+        let n_threads = tallies.len();
+        tallies.sort_by_key(|tally| tally.table.len());
+        let Some(mut all) = tallies.pop() else { return Vec::new() };
+        for tally in tallies {
+            tally.table.for_each(|bytes, count| all.table.add(bytes, count));
+            all.counts.iter_mut().zip(&tally.counts).for_each(|(sum, count)| *sum += count);
+        }
+        if n_threads == 1 {
+            self.fold(&mut all);
+            return all.counts;
+        }
+        let n_ids = all.counts.len();
+        let merge = |part: Part<'_>| {
+            let mut counts = vec![0; n_ids];
+            self.merge_part(part, &mut counts, &mut Scratch::default());
+            counts
+        };
+        let merged: Vec<_> = std::thread::scope(|scope| {
+            let workers: Vec<_> = all.table.parts(n_threads).map(|part| scope.spawn(move || merge(part))).collect();
+            workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+        });
+        for counts in merged {
+            match counts {
+                Ok(counts) => all.counts.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all.counts
+    }
+
+    fn merge_part(&self, part: Part<'_>, counts: &mut [u64], scratch: &mut Scratch) {
+        part.for_each(|bytes, count| {
+            if !self.whole.is_empty()
+                && let Some(id) = self.whole.get(bytes)
+            {
                 counts[*id as usize] += count;
                 return;
             }
@@ -161,7 +203,11 @@ impl Fast {
                 counts[*id as usize] += count;
             }
         });
-        table.clear();
+    }
+
+    /// Whether long texts may be cut at all: no added token reaches over a cut.
+    pub fn can_cut(&self) -> bool {
+        self.can_cut
     }
 
     /// The last place where a long text can be cut without changing its tokens: every pattern ends a pre-token between
@@ -178,7 +224,7 @@ impl Fast {
                 _ => false,
             }
         };
-        (1..bytes.len()).rev().find(is_cut).filter(|_| self.can_cut)
+        (1..bytes.len()).rev().find(is_cut)
     }
 }
 
@@ -191,9 +237,9 @@ fn add_all(bytes: &[u8], starts: &[u32], table: &mut Table) {
         match bytes[start..].first_chunk::<16>() {
             Some(chunk) if n <= N_KEY_BYTES => {
                 let kept = Key::from_le_bytes(*chunk) & ((1 << (8 * n)) - 1);
-                table.add_key(kept | (n as Key) << 120);
+                table.add_key(kept | (n as Key) << 120, 1);
             }
-            _ => table.add(&bytes[start..end]),
+            _ => table.add(&bytes[start..end], 1),
         }
     }
 }

@@ -176,7 +176,8 @@ impl Counts {
         Ok(repeated)
     }
 
-    fn to_bytes(&self) -> Result<Vec<u8>> {
+    /// The file as bytes, uncompressed.
+    pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
         let domains = self.domains.iter().map(|d| {
             let n_tokens = d.n_tokens()?;
             let (domain, texts, files) = (d.domain.clone(), d.texts.clone(), d.files.clone());
@@ -208,7 +209,8 @@ impl Counts {
         Ok(bytes)
     }
 
-    fn from_bytes(bytes: &[u8]) -> Result<Self> {
+    /// Reads an uncompressed file.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let not_ours = "not a counts file";
         let (_, metadata) = SafeTensors::read_metadata(bytes).context(not_ours)?;
         let tensors = SafeTensors::deserialize(bytes).context("the counts file is damaged")?;
@@ -258,7 +260,8 @@ impl DomainCounts {
             *mine = sum.with_context(|| format!("the counts of domain `{}` overflow 64 bits", self.domain))?;
         }
         self.n_tokens()?;
-        let is_mine = |file: &&FileRecord| self.files.iter().any(|mine| mine.sha256 == file.sha256);
+        // An empty file adds nothing, however often.
+        let is_mine = |file: &&FileRecord| file.n_bytes > 0 && self.files.iter().any(|mine| mine.sha256 == file.sha256);
         let repeated = other.files.iter().filter(is_mine).map(|file| file.name.clone()).collect();
         self.n_documents += other.n_documents;
         self.n_bytes += other.n_bytes;

@@ -1,21 +1,27 @@
 //! Counting a corpus: files are decoded one after the other, their blocks are counted on all threads.
+//!
+//! A domain is counted in rounds. Between two rounds the tables are folded into the dense counts, and the state of the
+//! run can be saved ([`super::resume`]).
 
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     sync::{Arc, Mutex, mpsc},
+    time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::{
     Counts, DomainCounts, FileRecord, Tokenizer,
+    cursor::Cursor,
     engine::{Engine, EngineChoice},
     fast::Tally,
+    resume::{Resume, State},
 };
 use crate::{
-    corpus::{Block, BlockTally, CorpusFile, Extract, FileReader, Format, ReadOptions, Source, Speakers, expand},
+    corpus::{Block, BlockTally, CorpusFile, Extract, Format, Source, Speakers, expand},
     error::Hint,
-    interrupt,
     report::Progress,
 };
 
@@ -32,44 +38,73 @@ pub struct CountOptions {
     pub n_threads: usize,
     /// Which engine counts.
     pub engine: EngineChoice,
+    /// Where the state of the run is saved, and from where it goes on; `None` saves nothing.
+    pub resume: Option<PathBuf>,
+    /// How often it is saved.
+    pub save_every: Duration,
+    /// Whether a corpus without any document is fine: a mapper may get an empty share.
+    pub allow_empty: bool,
+    /// Bytes that all tables of pre-tokens together may take before they are folded.
+    pub table_bytes: usize,
 }
-
-/// A table of pre-tokens that grows beyond this is folded into the dense counts: still exact, and memory is bounded.
-const TABLE_BYTES: usize = 128 << 20;
 
 impl Default for CountOptions {
     fn default() -> Self {
-        let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { extract: Extract::default(), stdin: Format::Text, strict: false, n_threads, engine: EngineChoice::Auto }
+        Self {
+            extract: Extract::default(),
+            stdin: Format::Text,
+            strict: false,
+            n_threads: std::thread::available_parallelism().map_or(1, usize::from),
+            engine: EngineChoice::Auto,
+            resume: None,
+            save_every: Duration::from_secs(60),
+            allow_empty: false,
+            table_bytes: 384 << 20,
+        }
     }
 }
 
-/// Counts the tokens of all sources. The result does not depend on the number of threads.
+/// Counts the tokens of all sources. The result depends neither on the number of threads nor on being resumed.
 ///
 /// # Errors
 /// A source that cannot be read, damaged files, no document at all, a bad record with `strict`, or an interrupt.
-pub fn count(tokenizer: &Tokenizer, sources: &[Source], options: &CountOptions, progress: &Progress) -> Result<Counts> {
+pub fn count(
+    tokenizer: &Tokenizer,
+    sources: &[Source],
+    options: &CountOptions,
+    progress: &Progress,
+) -> Result<Counts> {
     let expanded = expand(sources, options.stdin)?;
     let engine = Engine::of(tokenizer, options.engine)?;
-    let mut counts = Counts {
+    let resume = Resume::new(options, tokenizer, &engine, &expanded.files);
+    let empty = Counts {
         tokenizer_sha256: tokenizer.sha256().to_owned(),
         n_ids: tokenizer.n_ids(),
         engines: vec![engine.name()],
         domains: Vec::new(),
         warnings: Vec::new(),
     };
+    let saved = resume.load()?;
+    let mut state = saved.unwrap_or_else(|| State::new(empty));
+    let n_documents: u64 = state.counts.domains.iter().map(|domain| domain.n_documents).sum();
+    if n_documents > 0 {
+        state.counts.warnings.push(format!("an earlier run had counted {n_documents} documents; this one went on from there"));
+    }
     for path in &expanded.skipped {
-        counts.warnings.push(format!("`{}` looks binary and was not read", path.display()));
+        state.counts.warnings.push(format!("`{}` looks binary and was not read", path.display()));
     }
-    for files in expanded.files.chunk_by(|a, b| a.domain == b.domain) {
-        let domain = count_domain(&engine, files, options, tokenizer.n_ids(), progress, &mut counts.warnings)?;
-        counts.domains.push(domain);
+    for (i, files) in expanded.files.chunk_by(|a, b| a.domain == b.domain).enumerate() {
+        if i + 1 < state.counts.domains.len() || (i + 1 == state.counts.domains.len() && state.is_domain_done) {
+            files.iter().for_each(|file| progress.advance(file.n_bytes));
+            continue;
+        }
+        count_domain(&engine, files, options, &resume, &mut state, progress)?;
     }
-    Ok(counts)
+    Ok(state.counts)
 }
 
 /// How provenance names what is taken from the records.
-fn texts_of(extract: &Extract) -> String {
+pub(super) fn texts_of(extract: &Extract) -> String {
     let speakers = match extract.speakers {
         Speakers::All => "each text",
         Speakers::Assistant => "assistant texts",
@@ -83,109 +118,169 @@ fn count_domain(
     engine: &Engine<'_>,
     files: &[CorpusFile],
     options: &CountOptions,
-    n_ids: usize,
+    resume: &Resume,
+    state: &mut State,
     progress: &Progress,
-    warnings: &mut Vec<String>,
-) -> Result<DomainCounts> {
-    let tallies = Mutex::new(BTreeMap::<usize, BlockTally>::new());
-    let (sender, receiver) = mpsc::sync_channel::<(usize, Block)>(options.n_threads * 2);
+) -> Result<()> {
+    let domain = &files.first().context("a domain without files")?.domain;
+    if state.is_domain_done {
+        let counts = vec![0; state.counts.n_ids];
+        let (domain, texts) = (domain.clone(), texts_of(&options.extract));
+        state.counts.domains.push(DomainCounts { domain, counts, texts, ..DomainCounts::default() });
+        state.is_domain_done = false;
+        state.n_blocks = 0;
+    }
+    let cut = engine.cut();
+    let n_files_done = state.domain()?.files.len();
+    let mut cursor = Cursor::new(files, options.extract.field.clone(), cut, n_files_done, state.n_blocks)?;
+    files[..n_files_done].iter().for_each(|file| progress.advance(file.n_bytes));
+    loop {
+        let deadline = resume.is_on().then(|| Instant::now() + options.save_every);
+        let (is_end, tallies) = round(engine, &mut cursor, deadline, options, state.domain()?, progress);
+        for (i, tally) in tallies {
+            report(&files[i], &tally, options.strict, &mut state.counts.warnings)?;
+            state.add(i, &tally)?;
+        }
+        state.finish_files(cursor.take_records())?;
+        state.n_blocks = cursor.n_blocks();
+        match is_end {
+            Ok(true) => break,
+            Ok(false) => resume.save(state)?,
+            // What was counted is sound: a damaged file or an interrupt does not cost it.
+            Err(error) => return resume.save(state).and(Err(error)).map_err(|error| resume.advise(error)),
+        }
+    }
+    if state.domain()?.n_documents == 0 && !options.allow_empty {
+        bail!("the corpus of domain `{domain}` holds no document ({} files read)", files.len());
+    }
+    state.is_domain_done = true;
+    state.n_blocks = 0;
+    Ok(())
+}
+
+type Tallies = BTreeMap<usize, BlockTally>;
+
+/// Counts blocks until the domain ends (true) or the deadline has passed (false), and folds.
+fn round(
+    engine: &Engine<'_>,
+    cursor: &mut Cursor<'_>,
+    deadline: Option<Instant>,
+    options: &CountOptions,
+    domain: &mut DomainCounts,
+    progress: &Progress,
+) -> (Result<bool>, Tallies) {
+    let n_threads = options.n_threads.max(1);
+    let tallies = Mutex::new(Tallies::new());
+    let (sender, receiver) = mpsc::sync_channel::<(usize, Block)>(n_threads * 2);
     // The workers alone hold the receiver: when all of them have left with an error, sending fails instead of waiting.
     let receiver = Arc::new(Mutex::new(receiver));
-    let tallies_of_files = &tallies;
-    let work = move |receiver: Arc<Mutex<mpsc::Receiver<(usize, Block)>>>| -> Result<Vec<u64>> {
+    let (shared, n_ids) = (&tallies, domain.counts.len());
+    let work = move |receiver: Arc<Mutex<mpsc::Receiver<(usize, Block)>>>| -> Result<Tally> {
         let mut tally = Tally::new(n_ids);
         loop {
             let next = receiver.lock().map_or(None, |receiver| receiver.recv().ok());
-            let Some((file, block)) = next else {
-                engine.fold(&mut tally);
-                return Ok(tally.into_counts());
-            };
+            let Some((file, block)) = next else { return Ok(tally) };
             let seen = block.texts(&options.extract, |text| engine.count(text, &mut tally))?;
-            if tally.n_table_bytes() > TABLE_BYTES {
+            if tally.n_table_bytes() > options.table_bytes / n_threads {
                 engine.fold(&mut tally);
             }
             progress.advance(block.n_file_bytes);
-            if let Ok(mut tallies) = tallies_of_files.lock() {
+            if let Ok(mut tallies) = shared.lock() {
                 tallies.entry(file).or_default().add(seen);
             }
         }
     };
-    let (mut records, vectors) = std::thread::scope(|scope| {
+    let read = std::thread::scope(|scope| {
         let spawn = |_| {
             let receiver = Arc::clone(&receiver);
             scope.spawn(move || work(receiver))
         };
-        let workers: Vec<_> = (0..options.n_threads.max(1)).map(spawn).collect();
+        let workers: Vec<_> = (0..n_threads).map(spawn).collect();
         drop(receiver);
-        let records = read_files(files, options, sender);
-        let vectors = workers.into_iter().map(|worker| match worker.join() {
-            Ok(counts) => counts,
-            Err(_) => bail!("a counting thread panicked"),
-        });
-        let vectors = vectors.collect::<Result<Vec<_>>>();
-        let vectors = vectors?;
-        anyhow::Ok((records?, vectors))
-    })?;
-    let mut domain = DomainCounts {
-        domain: files[0].domain.clone(),
-        texts: texts_of(&options.extract),
-        counts: vec![0; n_ids],
-        ..DomainCounts::default()
-    };
-    for counts in vectors {
-        domain.counts.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-    }
-    let tallies = tallies.into_inner().unwrap_or_default();
-    for (i, tally) in tallies {
-        report(&files[i], &tally, options.strict, warnings)?;
-        records[i].n_documents = tally.n_documents;
-        records[i].n_skipped = tally.n_skipped;
-        domain.n_documents += tally.n_documents;
-        domain.n_bytes += tally.n_bytes;
-    }
-    domain.files = records;
-    // A share of a small corpus may well be empty.
-    if domain.n_documents == 0 && options.extract.takes_all() {
-        bail!("the corpus of domain `{}` holds no document ({} files read)", domain.domain, files.len());
-    }
-    Ok(domain)
-}
-
-/// Decodes the files in order and hands out their blocks.
-fn read_files(
-    files: &[CorpusFile],
-    options: &CountOptions,
-    sender: mpsc::SyncSender<(usize, Block)>,
-) -> Result<Vec<FileRecord>> {
-    let read_options = ReadOptions { field: options.extract.field.clone(), cut: None };
-    let mut records = Vec::new();
-    for (i, file) in files.iter().enumerate() {
-        let mut reader = FileReader::open(file, &read_options)?;
-        while let Some(block) = reader.next_block()? {
-            interrupt::check()?;
-            // The workers leave early only with an error of their own, which is the one to report.
-            if sender.send((i, block)).is_err() {
-                return Ok(records);
+        let read = cursor.feed(sender, deadline);
+        let (mut failed, mut done) = (None, Vec::new());
+        for worker in workers {
+            match worker.join().unwrap_or_else(|_| Err(anyhow!("a counting thread panicked"))) {
+                Ok(tally) => done.push(tally),
+                Err(error) => failed = Some(error),
             }
         }
-        let (sha256, n_bytes) = reader.finish()?;
-        records.push(FileRecord { name: file.name.clone(), sha256, n_bytes, n_documents: 0, n_skipped: 0 });
-    }
-    Ok(records)
+        domain.counts.iter_mut().zip(engine.fold_all(done)).for_each(|(sum, count)| *sum += count);
+        failed.map_or(read, Err)
+    });
+    (read, tallies.into_inner().unwrap_or_default())
 }
 
 fn report(file: &CorpusFile, tally: &BlockTally, strict: bool, warnings: &mut Vec<String>) -> Result<()> {
     let Some(error) = &tally.first_error else { return Ok(()) };
     let path = file.path.display();
     if error.fatal {
-        return Err(anyhow::anyhow!("`{path}`: {error}")).hint("convert the file to UTF-8, or leave it out");
+        return Err(anyhow!("`{path}`: {error}")).hint("convert the file to UTF-8, or leave it out");
     }
     if strict {
-        return Err(anyhow::anyhow!("`{path}`: {error}"))
-            .hint("without `--strict` such records are skipped and counted");
+        return Err(anyhow!("`{path}`: {error}")).hint("without `--strict` such records are skipped and counted");
     }
     let n = tally.n_skipped;
     let records = if n == 1 { "record was" } else { "records were" };
     warnings.push(format!("`{path}`: {n} {records} skipped, the first: {error}"));
     Ok(())
+}
+
+/// Recounts the documents whose hash falls into `fraction` of all with both engines; the sentence for provenance.
+///
+/// # Errors
+/// The counts differ, the sample is empty, or what [`count`] says.
+pub fn check(
+    tokenizer: &Tokenizer,
+    sources: &[Source],
+    options: &CountOptions,
+    fraction: f64,
+    progress: &Progress,
+) -> Result<String> {
+    let mut options = CountOptions { resume: None, ..options.clone() };
+    options.extract.share = (0, (fraction * (1_u64 << 32) as f64) as u64);
+    let counted = |engine| {
+        let options = CountOptions { engine, ..options.clone() };
+        count(tokenizer, sources, &options, progress).with_context(|| format!("checking {fraction} of the documents"))
+    };
+    let (fast, reference) = (counted(EngineChoice::Auto)?, counted(EngineChoice::Reference)?);
+    let (mut n_documents, mut n_tokens) = (0, 0);
+    for (a, b) in fast.domains.iter().zip(&reference.domains) {
+        let n_differing = a.counts.iter().zip(&b.counts).filter(|(a, b)| a != b).count();
+        if n_differing > 0 {
+            let error = anyhow!("domain `{}`: {n_differing} ids are counted differently by the reference", a.domain);
+            return Err(error).hint("count with `--engine reference`, and report the tokenizer: the fast engine is wrong");
+        }
+        n_documents += a.n_documents;
+        n_tokens += a.n_tokens()?;
+    }
+    Ok(format!("{fraction} of the documents ({n_documents}, {n_tokens} tokens) recounted by {}: equal", reference.engines.join(", ")))
+}
+
+impl State {
+    /// The domain being counted.
+    fn domain(&mut self) -> Result<&mut DomainCounts> {
+        self.counts.domains.last_mut().context("no domain is being counted")
+    }
+
+    /// Adds what a round saw of file `i`, which may not be finished.
+    fn add(&mut self, i: usize, tally: &BlockTally) -> Result<()> {
+        let domain = self.domain()?;
+        domain.n_documents += tally.n_documents;
+        domain.n_bytes += tally.n_bytes;
+        let open = self.open_files.entry(i).or_default();
+        open.0 += tally.n_documents;
+        open.1 += tally.n_skipped;
+        Ok(())
+    }
+
+    /// Moves finished files into the record.
+    fn finish_files(&mut self, records: Vec<FileRecord>) -> Result<()> {
+        for mut record in records {
+            let i = self.domain()?.files.len();
+            (record.n_documents, record.n_skipped) = self.open_files.remove(&i).unwrap_or_default();
+            self.domain()?.files.push(record);
+        }
+        Ok(())
+    }
 }

@@ -55,13 +55,9 @@ pub struct Model<'a> {
     #[serde(default)]
     pub dropout: Option<f64>,
     #[serde(default)]
-    pub unk_token: Option<Value>,
-    #[serde(default)]
     pub continuing_subword_prefix: Option<String>,
     #[serde(default)]
     pub end_of_word_suffix: Option<String>,
-    #[serde(default)]
-    pub fuse_unk: bool,
     #[serde(default)]
     pub byte_fallback: bool,
     #[serde(default)]

@@ -59,19 +59,24 @@ impl Table {
         self.short.len() * size_of::<Short>() + self.long.len() * size_of::<Long>() + self.arena.capacity()
     }
 
-    /// Counts a short pre-token once more.
+    /// Pre-tokens in the table.
+    pub fn len(&self) -> usize {
+        self.n_short + self.n_long
+    }
+
+    /// Counts a short pre-token `n` times more.
     #[inline]
-    pub fn add_key(&mut self, key: Key) {
+    pub fn add_key(&mut self, key: Key, n: u64) {
         let mask = self.short.len() - 1;
         let mut slot = hash::of_key(key) as usize & mask;
         loop {
             let entry = &mut self.short[slot];
             if entry.key == key {
-                entry.count += 1;
+                entry.count += n;
                 return;
             }
             if entry.key == 0 {
-                *entry = Short { key, count: 1 };
+                *entry = Short { key, count: n };
                 self.n_short += 1;
                 if self.n_short * 2 > self.short.len() {
                     self.grow_short();
@@ -84,7 +89,9 @@ impl Table {
 
     #[cold]
     fn grow_short(&mut self) {
-        let mut grown = vec![Short::default(); self.short.len() * 4];
+        // A small table soon grows again; a large one costs its pages.
+        let factor = if self.short.len() < 1 << 18 { 4 } else { 2 };
+        let mut grown = vec![Short::default(); self.short.len() * factor];
         let mask = grown.len() - 1;
         for entry in self.short.iter().filter(|entry| entry.key != 0) {
             let mut slot = hash::of_key(entry.key) as usize & mask;
@@ -96,10 +103,10 @@ impl Table {
         self.short = grown;
     }
 
-    /// Counts a pre-token of any length once more.
-    pub fn add(&mut self, bytes: &[u8]) {
+    /// Counts a pre-token of any length `n` times more.
+    pub fn add(&mut self, bytes: &[u8], n: u64) {
         if bytes.len() <= N_KEY_BYTES {
-            return self.add_key(key_of(bytes));
+            return self.add_key(key_of(bytes), n);
         }
         let hash = hash::of_bytes(bytes);
         let mask = self.long.len() - 1;
@@ -111,12 +118,12 @@ impl Table {
             }
             let (start, n_bytes) = (entry.start as usize, entry.n_bytes as usize);
             if entry.hash == hash && n_bytes == bytes.len() && self.arena[start..start + n_bytes] == *bytes {
-                entry.count += 1;
+                entry.count += n;
                 return;
             }
             slot = (slot + 1) & mask;
         }
-        self.long[slot] = Long { hash, start: self.arena.len() as u32, n_bytes: bytes.len() as u32, count: 1 };
+        self.long[slot] = Long { hash, start: self.arena.len() as u32, n_bytes: bytes.len() as u32, count: n };
         self.arena.extend_from_slice(bytes);
         self.n_long += 1;
         if self.n_long * 2 > self.long.len() {
@@ -139,6 +146,33 @@ impl Table {
     }
 
     /// Visits every pre-token with its count, in no particular order.
+    pub fn for_each(&self, visit: impl FnMut(&[u8], u64)) {
+        Part { short: &self.short, long: &self.long, arena: &self.arena }.for_each(visit);
+    }
+
+    /// The table in `n` parts of about the same size.
+    pub fn parts(&self, n: usize) -> impl Iterator<Item = Part<'_>> {
+        let n_short = self.short.len().div_ceil(n);
+        let n_long = self.long.len().div_ceil(n);
+        let parts = self.short.chunks(n_short).zip(self.long.chunks(n_long));
+        parts.map(|(short, long)| Part { short, long, arena: &self.arena })
+    }
+
+    /// Forgets everything, and gives the memory back.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// A share of a table's pre-tokens.
+pub struct Part<'t> {
+    short: &'t [Short],
+    long: &'t [Long],
+    arena: &'t [u8],
+}
+
+impl Part<'_> {
+    /// Visits every pre-token with its count.
     pub fn for_each(&self, mut visit: impl FnMut(&[u8], u64)) {
         for entry in self.short.iter().filter(|entry| entry.key != 0) {
             let bytes = entry.key.to_le_bytes();
@@ -148,10 +182,5 @@ impl Table {
             let start = entry.start as usize;
             visit(&self.arena[start..start + entry.n_bytes as usize], entry.count);
         }
-    }
-
-    /// Forgets everything, and gives the memory back.
-    pub fn clear(&mut self) {
-        *self = Self::default();
     }
 }

@@ -5,7 +5,10 @@ use std::{
     fs,
     io::Read,
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -22,6 +25,9 @@ use crate::{error::Hint, output::sha256_hex};
 /// Ids above this are taken for a damaged file: no vocabulary is near it.
 const MAX_ID: u32 = 1 << 24;
 
+/// Texts that a thread takes at once.
+const N_TAKEN: usize = 16;
+
 /// A loaded tokenizer: its tokens, and the engines that count with it.
 pub struct Tokenizer {
     path: PathBuf,
@@ -30,7 +36,7 @@ pub struct Tokenizer {
     tokens: Tokens,
     added: BTreeMap<u32, AddedToken>,
     spelling: Spelling,
-    fast: Result<Fast, String>,
+    fast: Result<Arc<Fast>, String>,
     reference: OnceLock<Result<Reference, String>>,
 }
 
@@ -77,7 +83,7 @@ impl Tokenizer {
             Tokens::new(vocab.iter().map(|(token, id)| (token.as_str(), *id)))?
         };
         let spelling = Spelling::of(&spec);
-        let fast = Fast::new(&spec, &|token| spelling.bytes(token));
+        let fast = Fast::new(&spec).map(Arc::new);
         let added = spec.added_tokens.into_iter().map(|token| (token.id, token)).collect::<BTreeMap<_, _>>();
         ensure!(added.keys().all(|id| *id < MAX_ID), "an added token has an id above {MAX_ID}");
         let sha256 = sha256_hex(&json);
@@ -140,16 +146,43 @@ impl Tokenizer {
         Ok(tally.into_counts())
     }
 
+    /// As [`Tokenizer::count_texts`], on several threads.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::count_texts`].
+    pub fn count_texts_on(&self, texts: &[&str], choice: EngineChoice, n_threads: usize) -> Result<Vec<u64>> {
+        // Threads take the next few texts as they come, so that none waits for a long one of another.
+        let next = AtomicUsize::new(0);
+        let engine = Engine::of(self, choice)?;
+        let work = || -> Result<Tally> {
+            let mut tally = Tally::new(self.n_ids());
+            while let Some(texts) = texts.get(next.fetch_add(N_TAKEN, Ordering::Relaxed)..) {
+                let texts = &texts[..texts.len().min(N_TAKEN)];
+                if texts.is_empty() {
+                    break;
+                }
+                texts.iter().try_for_each(|text| engine.count(text, &mut tally))?;
+            }
+            Ok(tally)
+        };
+        let tallies = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..n_threads.max(1)).map(|_| scope.spawn(&work)).collect();
+            let joined = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked"))));
+            joined.collect::<Result<Vec<_>>>()
+        })?;
+        Ok(engine.fold_all(tallies))
+    }
+
     /// The name of the split that the fast engine knows this tokenizer by, or why it is left to the reference.
     ///
     /// # Errors
     /// The reason.
     pub fn fast_name(&self) -> Result<&'static str, &str> {
-        self.fast().map(Fast::name)
+        self.fast().map(|fast| fast.name())
     }
 
     /// The fast engine, or why this tokenizer is left to the reference.
-    pub(super) fn fast(&self) -> Result<&Fast, &str> {
+    pub(super) fn fast(&self) -> Result<&Arc<Fast>, &str> {
         self.fast.as_ref().map_err(String::as_str)
     }
 

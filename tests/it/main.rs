@@ -8,6 +8,7 @@ mod checksum;
 mod cli;
 mod consumers;
 mod corpus;
+mod count_cli;
 mod count_fuzz;
 mod counts;
 mod export;

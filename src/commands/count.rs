@@ -1,0 +1,159 @@
+//! `draftfast count`: text to a counts file, or to `id<TAB>count` lines.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use crate::{
+    cli::count::{Count, Engine, StdinFormat, Width},
+    corpus::{Extract, Format, Source, Speakers, expand},
+    counts::{
+        CountOptions, Counts, EngineChoice, IdWidth, Tokenizer, chat_template, check, count, count_token_ids, write_tsv,
+    },
+    output::refuse_existing,
+    report::{Terminal, Unit},
+};
+
+/// # Errors
+/// Bad input, or an output that cannot be written.
+pub fn run(args: &Count, n_threads: Option<usize>, terminal: &Terminal) -> Result<()> {
+    if let Some(output) = &args.output {
+        refuse_existing(output, args.force)?;
+    }
+    let fraction = args.check.unwrap_or(0.0);
+    ensure!((0.0..=1.0).contains(&fraction), "`--check {fraction}` is not between 0 and 1");
+    let tokenizer = Tokenizer::open(&args.tokenizer)?;
+    let sources = sources(args);
+    let options = options(args, &tokenizer, n_threads, terminal)?;
+    let counts = if args.token_ids {
+        let progress = progress(&sources, &options, "counting ids", terminal)?;
+        let width = args.ids.map(|width| if width == Width::U16 { IdWidth::U16 } else { IdWidth::U32 });
+        let counts = count_token_ids(&tokenizer, &sources, width, args.field.as_deref(), &progress)?;
+        progress.finish();
+        counts
+    } else {
+        count_text(args, &tokenizer, &sources, &options, fraction, terminal)?
+    };
+    counts.warnings.iter().for_each(|warning| terminal.warn(warning));
+    if let Some(output) = &args.output {
+        counts.write(output, args.force)?;
+    }
+    if let Some(state) = options.resume.filter(|state| state.is_file()) {
+        // The result is written: the state has served.
+        let _ = std::fs::remove_file(state);
+    }
+    show(args, &counts, terminal)
+}
+
+fn count_text(
+    args: &Count,
+    tokenizer: &Tokenizer,
+    sources: &[Source],
+    options: &CountOptions,
+    fraction: f64,
+    terminal: &Terminal,
+) -> Result<Counts> {
+    match tokenizer.fast_name() {
+        _ if args.engine == Engine::Reference => terminal.say("engine: the tokenizers crate, as asked"),
+        Ok(name) => terminal.say(format!("engine: fast ({name})")),
+        Err(reason) => terminal.say(format!("engine: the tokenizers crate, which is slow, because {reason}")),
+    }
+    let bar = progress(sources, options, "counting", terminal)?;
+    let mut counts = count(tokenizer, sources, options, &bar)?;
+    bar.finish();
+    if fraction > 0.0 {
+        let bar = terminal.progress("checking", None, Unit::Bytes);
+        let checked = check(tokenizer, sources, options, fraction, &bar)?;
+        bar.finish();
+        terminal.say(&checked);
+        counts.engines.push(checked);
+        counts.engines.sort();
+    }
+    Ok(counts)
+}
+
+fn sources(args: &Count) -> Vec<Source> {
+    if args.stdin {
+        return vec![Source { domain: "text".to_owned(), weight: 1.0, path: "-".into() }];
+    }
+    args.corpus.clone()
+}
+
+fn options(
+    args: &Count,
+    tokenizer: &Tokenizer,
+    n_threads: Option<usize>,
+    terminal: &Terminal,
+) -> Result<CountOptions> {
+    let defaults = CountOptions::default();
+    let speakers = if args.only.is_some() { Speakers::Assistant } else { Speakers::All };
+    let thinking = !args.no_thinking;
+    let mut extract = Extract { field: args.field.clone(), speakers, thinking, ..Extract::default() };
+    if args.only.is_some() || args.render {
+        extract.render = chat_template(tokenizer)?.map(|template| template.renderer(speakers, thinking));
+        match &extract.render {
+            Some(_) => terminal.say("chats are rendered by the model's own template"),
+            None if args.render => anyhow::bail!("`{}`: there is no chat template beside it", tokenizer.path().display()),
+            None => terminal.say("there is no chat template beside the tokenizer: message contents are counted as they are"),
+        }
+    }
+    // stdin cannot be read twice, so a run over it cannot be resumed.
+    let is_resumable = args.save_every > 0 && !args.token_ids && sources(args).iter().all(|s| s.path.as_os_str() != "-");
+    Ok(CountOptions {
+        extract,
+        stdin: if args.format == StdinFormat::Jsonl { Format::Lines } else { Format::Text },
+        strict: args.strict,
+        n_threads: n_threads.unwrap_or(defaults.n_threads),
+        engine: if args.engine == Engine::Reference { EngineChoice::Reference } else { EngineChoice::Auto },
+        resume: args.output.as_ref().filter(|_| is_resumable).map(|output| state_path(output)),
+        allow_empty: args.stdin && args.emit.is_some(),
+        save_every: Duration::from_secs(args.save_every),
+        ..defaults
+    })
+}
+
+/// The state lies beside the output, under a name that says what it is.
+fn state_path(output: &std::path::Path) -> PathBuf {
+    let mut name = output.as_os_str().to_owned();
+    name.push(".resume");
+    name.into()
+}
+
+fn progress(
+    sources: &[Source],
+    options: &CountOptions,
+    label: &str,
+    terminal: &Terminal,
+) -> Result<crate::report::Progress> {
+    let n_bytes: u64 = expand(sources, options.stdin)?.files.iter().map(|file| file.n_bytes).sum();
+    Ok(terminal.progress(label, (n_bytes > 0).then_some(n_bytes), Unit::Bytes))
+}
+
+fn show(args: &Count, counts: &Counts, terminal: &Terminal) -> Result<()> {
+    let mut domains = Vec::new();
+    for domain in &counts.domains {
+        let (n_tokens, n_skipped) = (domain.n_tokens()?, domain.files.iter().map(|file| file.n_skipped).sum::<u64>());
+        let n_ids_seen = domain.counts.iter().filter(|count| **count > 0).count();
+        terminal.say(format!(
+            "{}: {n_tokens} tokens, {n_ids_seen} of {} ids seen, {} documents, {} bytes, {} files",
+            domain.domain, counts.n_ids, domain.n_documents, domain.n_bytes, domain.files.len()
+        ));
+        domains.push(json!({
+            "domain": domain.domain, "n_tokens": n_tokens, "n_ids_seen": n_ids_seen, "n_documents": domain.n_documents,
+            "n_bytes": domain.n_bytes, "n_skipped": n_skipped, "files": domain.files,
+        }));
+    }
+    if args.emit.is_some() {
+        let sum = |id: usize| counts.domains.iter().map(|domain| domain.counts[id]).sum();
+        let sums: Vec<u64> = (0..counts.n_ids).map(sum).collect();
+        return terminal.data(write_tsv(&sums).trim_end());
+    }
+    if terminal.is_json() {
+        return terminal.json(&json!({
+            "output": args.output, "tokenizer_sha256": counts.tokenizer_sha256, "n_ids": counts.n_ids,
+            "engines": counts.engines, "domains": domains, "warnings": counts.warnings,
+        }));
+    }
+    args.output.as_ref().map_or(Ok(()), |output| terminal.data(output.display().to_string()))
+}

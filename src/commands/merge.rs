@@ -1,0 +1,71 @@
+//! `draftfast merge`: the counts of shards to one counts file.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::{
+    cli::merge::Merge,
+    counts::{Counts, DomainCounts, FileRecord, Tokenizer, read_tsv},
+    error::Hint,
+    output::{refuse_existing, sha256_hex},
+    report::Terminal,
+};
+
+/// # Errors
+/// Counts of different tokenizers, damaged files, or an output that cannot be written.
+pub fn run(args: &Merge, terminal: &Terminal) -> Result<()> {
+    refuse_existing(&args.output, args.force)?;
+    let tokenizer = args.tokenizer.as_deref().map(Tokenizer::open).transpose()?;
+    let mut sum: Option<Counts> = None;
+    for path in &args.inputs {
+        let counts = read(path, tokenizer.as_ref(), &args.domain)?;
+        let Some(sum) = &mut sum else {
+            sum = Some(counts);
+            continue;
+        };
+        let repeated = sum.merge(counts).with_context(|| format!("`{}`", path.display()))?;
+        for name in repeated {
+            terminal.warn(format!("`{}`: its file `{name}` was counted before, and now counts twice", path.display()));
+        }
+    }
+    let sum = sum.context("no counts were given")?;
+    sum.write(&args.output, args.force)?;
+    for domain in &sum.domains {
+        terminal.say(format!("{}: {} tokens, {} files", domain.domain, domain.n_tokens()?, domain.files.len()));
+    }
+    terminal.data(args.output.display().to_string())
+}
+
+fn read(path: &Path, tokenizer: Option<&Tokenizer>, domain: &str) -> Result<Counts> {
+    let say = || format!("`{}`", path.display());
+    let bytes = std::fs::read(path).context("cannot read").with_context(say)?;
+    let starts_with_digit = bytes.first().is_some_and(u8::is_ascii_digit);
+    let is_tsv = bytes.is_empty() || bytes.starts_with(b"id\t") || (starts_with_digit && bytes.contains(&b'\t'));
+    if !is_tsv {
+        return match tokenizer {
+            Some(tokenizer) => Counts::read_for(path, tokenizer),
+            None => Counts::read(path),
+        };
+    }
+    let tokenizer = tokenizer.with_context(|| format!("`{}` holds lines of counts", path.display()));
+    let tokenizer = tokenizer.hint("say which tokenizer counted them, with `--tokenizer`")?;
+    let text = std::str::from_utf8(&bytes).context("not UTF-8").with_context(say)?;
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let n_bytes = bytes.len() as u64;
+    let file = FileRecord { name, sha256: sha256_hex(&bytes), n_bytes, n_documents: 0, n_skipped: 0 };
+    let domain = DomainCounts {
+        domain: domain.to_owned(),
+        counts: read_tsv(text, tokenizer.n_ids()).with_context(say)?,
+        texts: "lines of counts".to_owned(),
+        files: vec![file],
+        ..DomainCounts::default()
+    };
+    Ok(Counts {
+        tokenizer_sha256: tokenizer.sha256().to_owned(),
+        n_ids: tokenizer.n_ids(),
+        engines: vec!["lines of counts".to_owned()],
+        domains: vec![domain],
+        warnings: Vec::new(),
+    })
+}
