@@ -150,7 +150,8 @@ fn count_domain(
             Err(error) => return resume.save(state).and(Err(error)).map_err(|error| resume.advise(error)),
         }
     }
-    if state.domain()?.n_documents == 0 && !options.allow_empty {
+    let is_whole = options.extract.share == (0, 1 << 32); // a share of few documents may well be empty
+    if state.domain()?.n_documents == 0 && is_whole && !options.allow_empty {
         bail!("the corpus of domain `{domain}` holds no document ({} files read)", files.len());
     }
     state.is_domain_done = true;
