@@ -3,11 +3,11 @@
 pub mod build;
 pub mod build_vocab;
 pub mod convert;
-pub mod export;
 pub mod count;
+pub mod export;
 pub mod inspect;
-pub mod plan;
 pub mod merge;
+pub mod plan;
 pub mod quantize;
 pub mod synth;
 pub mod verify;

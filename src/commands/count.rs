@@ -80,12 +80,7 @@ fn sources(args: &Count) -> Vec<Source> {
     args.corpus.clone()
 }
 
-fn options(
-    args: &Count,
-    tokenizer: &Tokenizer,
-    n_threads: Option<usize>,
-    terminal: &Terminal,
-) -> Result<CountOptions> {
+fn options(args: &Count, tokenizer: &Tokenizer, n_threads: Option<usize>, terminal: &Terminal) -> Result<CountOptions> {
     let defaults = CountOptions::default();
     let speakers = if args.only.is_some() { Speakers::Assistant } else { Speakers::All };
     let thinking = !args.no_thinking;
@@ -94,12 +89,17 @@ fn options(
         extract.render = chat_template(tokenizer)?.map(|template| template.renderer(speakers, thinking));
         match &extract.render {
             Some(_) => terminal.say("chats are rendered by the model's own template"),
-            None if args.render => anyhow::bail!("`{}`: there is no chat template beside it", tokenizer.path().display()),
-            None => terminal.say("there is no chat template beside the tokenizer: message contents are counted as they are"),
+            None if args.render => {
+                anyhow::bail!("`{}`: there is no chat template beside it", tokenizer.path().display())
+            }
+            None => {
+                terminal.say("there is no chat template beside the tokenizer: message contents are counted as they are")
+            }
         }
     }
     // stdin cannot be read twice, so a run over it cannot be resumed.
-    let is_resumable = args.save_every > 0 && !args.token_ids && sources(args).iter().all(|s| s.path.as_os_str() != "-");
+    let is_resumable =
+        args.save_every > 0 && !args.token_ids && sources(args).iter().all(|s| s.path.as_os_str() != "-");
     Ok(CountOptions {
         extract,
         stdin: if args.format == StdinFormat::Jsonl { Format::Lines } else { Format::Text },
@@ -137,7 +137,11 @@ fn show(args: &Count, counts: &Counts, terminal: &Terminal) -> Result<()> {
         let n_ids_seen = domain.counts.iter().filter(|count| **count > 0).count();
         terminal.say(format!(
             "{}: {n_tokens} tokens, {n_ids_seen} of {} ids seen, {} documents, {} bytes, {} files",
-            domain.domain, counts.n_ids, domain.n_documents, domain.n_bytes, domain.files.len()
+            domain.domain,
+            counts.n_ids,
+            domain.n_documents,
+            domain.n_bytes,
+            domain.files.len()
         ));
         domains.push(json!({
             "domain": domain.domain, "n_tokens": n_tokens, "n_ids_seen": n_ids_seen, "n_documents": domain.n_documents,

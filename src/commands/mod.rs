@@ -3,11 +3,11 @@
 mod build;
 mod build_vocab;
 mod convert;
-mod export;
 mod count;
+mod export;
 pub mod inspect;
-mod plan;
 mod merge;
+mod plan;
 mod quantize;
 mod shell;
 mod synth;

@@ -182,7 +182,11 @@ impl Merges {
     #[inline]
     pub fn encode<'s>(&self, bytes: &[u8], scratch: &'s mut Scratch) -> &'s [u32] {
         self.start(bytes, scratch);
-        if scratch.symbols.len() <= ROW { self.merge_row(scratch) } else { self.merge_heap(scratch) }
+        if scratch.symbols.len() <= ROW {
+            self.merge_row(scratch)
+        } else {
+            self.merge_heap(scratch)
+        }
         &scratch.symbols
     }
 

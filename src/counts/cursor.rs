@@ -78,7 +78,13 @@ impl<'f> Cursor<'f> {
             }
             if let Some(reader) = self.reader.take() {
                 let (sha256, n_bytes) = reader.finish()?;
-                self.records.push(FileRecord { name: file.name.clone(), sha256, n_bytes, n_documents: 0, n_skipped: 0 });
+                self.records.push(FileRecord {
+                    name: file.name.clone(),
+                    sha256,
+                    n_bytes,
+                    n_documents: 0,
+                    n_skipped: 0,
+                });
             }
             self.at += 1;
             self.n_blocks = 0;

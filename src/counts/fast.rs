@@ -87,9 +87,10 @@ impl Fast {
         };
         let cuts = whole.iter().all(&mut is_made).then(|| Cuts::new(&tokens));
         let is_plain = |c: char| !(c.is_whitespace() || matches!(c, '。' | '，'));
-        let can_cut = spec.added_tokens.iter().all(|token| {
-            !(token.lstrip || token.rstrip || token.single_word) && token.content.chars().all(is_plain)
-        });
+        let can_cut = spec
+            .added_tokens
+            .iter()
+            .all(|token| !(token.lstrip || token.rstrip || token.single_word) && token.content.chars().all(is_plain));
         Ok(Self { plan, merges, raw_added, normalized_added, cuts, whole, can_cut })
     }
 

@@ -6,8 +6,8 @@
 
 mod added;
 mod bpe;
-mod classes;
 mod chat;
+mod classes;
 mod cursor;
 mod cuts;
 mod engine;
@@ -28,11 +28,11 @@ mod token_ids;
 mod tokenizer;
 mod tsv;
 
+pub use chat::{ChatTemplate, chat_template};
 pub use engine::EngineChoice;
 pub use file::{Counts, DomainCounts, FileRecord};
-pub use chat::{ChatTemplate, chat_template};
 pub use run::{CountOptions, check, count};
-pub use token_ids::{IdWidth, count_token_ids};
 pub use spec::AddedToken;
+pub use token_ids::{IdWidth, count_token_ids};
 pub use tokenizer::Tokenizer;
 pub use tsv::{read_tsv, write_tsv};

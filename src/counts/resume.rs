@@ -56,12 +56,8 @@ impl Resume {
     pub fn new(options: &CountOptions, tokenizer: &Tokenizer, engine: &Engine<'_>, files: &[CorpusFile]) -> Self {
         let files: Vec<_> = files.iter().map(|file| (&file.domain, &file.path, file.n_bytes)).collect();
         let options_text = format!("{:?} {:?} {:?}", options.extract.field, options.extract.share, options.stdin);
-        let run = format!(
-            "{} {} {} {options_text} {files:?}",
-            tokenizer.sha256(),
-            engine.name(),
-            texts_of(&options.extract)
-        );
+        let run =
+            format!("{} {} {} {options_text} {files:?}", tokenizer.sha256(), engine.name(), texts_of(&options.extract));
         Self { path: options.resume.clone(), run: sha256_hex(run.as_bytes()) }
     }
 
@@ -79,7 +75,8 @@ impl Resume {
         let say = || format!("`{}`: the saved state of the run is damaged", path.display());
         let bytes = std::fs::read(path).with_context(say)?;
         let (length, rest) = bytes.split_first_chunk::<8>().with_context(say)?;
-        let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|n| *n <= rest.len()).with_context(say)?;
+        let length =
+            usize::try_from(u64::from_le_bytes(*length)).ok().filter(|n| *n <= rest.len()).with_context(say)?;
         let (header, counts) = rest.split_at(length);
         let Header { run, is_domain_done, n_blocks, open_files, warnings } =
             serde_json::from_slice(header).with_context(say)?;
@@ -114,7 +111,10 @@ impl Resume {
     /// The error of a run that can go on later.
     pub fn advise(&self, error: anyhow::Error) -> anyhow::Error {
         match &self.path {
-            Some(path) => advise(error, format!("the counts so far are in `{}`: the same command goes on from there", path.display())),
+            Some(path) => advise(
+                error,
+                format!("the counts so far are in `{}`: the same command goes on from there", path.display()),
+            ),
             None => error,
         }
     }

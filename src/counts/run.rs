@@ -68,12 +68,7 @@ impl Default for CountOptions {
 ///
 /// # Errors
 /// A source that cannot be read, damaged files, no document at all, a bad record with `strict`, or an interrupt.
-pub fn count(
-    tokenizer: &Tokenizer,
-    sources: &[Source],
-    options: &CountOptions,
-    progress: &Progress,
-) -> Result<Counts> {
+pub fn count(tokenizer: &Tokenizer, sources: &[Source], options: &CountOptions, progress: &Progress) -> Result<Counts> {
     let expanded = expand(sources, options.stdin)?;
     let engine = Engine::of(tokenizer, options.engine)?;
     let resume = Resume::new(options, tokenizer, &engine, &expanded.files);
@@ -88,7 +83,10 @@ pub fn count(
     let mut state = saved.unwrap_or_else(|| State::new(empty));
     let n_documents: u64 = state.counts.domains.iter().map(|domain| domain.n_documents).sum();
     if n_documents > 0 {
-        state.counts.warnings.push(format!("an earlier run had counted {n_documents} documents; this one went on from there"));
+        state
+            .counts
+            .warnings
+            .push(format!("an earlier run had counted {n_documents} documents; this one went on from there"));
     }
     for path in &expanded.skipped {
         state.counts.warnings.push(format!("`{}` looks binary and was not read", path.display()));
@@ -250,12 +248,16 @@ pub fn check(
         let n_differing = a.counts.iter().zip(&b.counts).filter(|(a, b)| a != b).count();
         if n_differing > 0 {
             let error = anyhow!("domain `{}`: {n_differing} ids are counted differently by the reference", a.domain);
-            return Err(error).hint("count with `--engine reference`, and report the tokenizer: the fast engine is wrong");
+            return Err(error)
+                .hint("count with `--engine reference`, and report the tokenizer: the fast engine is wrong");
         }
         n_documents += a.n_documents;
         n_tokens += a.n_tokens()?;
     }
-    Ok(format!("{fraction} of the documents ({n_documents}, {n_tokens} tokens) recounted by {}: equal", reference.engines.join(", ")))
+    Ok(format!(
+        "{fraction} of the documents ({n_documents}, {n_tokens} tokens) recounted by {}: equal",
+        reference.engines.join(", ")
+    ))
 }
 
 impl State {

@@ -75,7 +75,8 @@ fn read(
             read_numbers(&mut decoder, kind.0, kind.1, counts, progress)?
         }
         "bin" => {
-            let width = width.context("the width of the ids is not known").hint("say it with `--ids u16` or `--ids u32`")?;
+            let width =
+                width.context("the width of the ids is not known").hint("say it with `--ids u16` or `--ids u32`")?;
             read_numbers(&mut decoder, if width == IdWidth::U16 { 2 } else { 4 }, false, counts, progress)?
         }
         other => bail!("token ids are read from .jsonl, .npy and .bin, not from .{other}"),
@@ -86,7 +87,8 @@ fn read(
 
 /// The extension below a compression's.
 fn kind_of(path: &Path) -> String {
-    let extension = |path: &Path| path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    let extension =
+        |path: &Path| path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     match extension(path).as_str() {
         "gz" | "zst" | "zstd" => extension(&path.with_extension("")),
         other => other.to_owned(),
@@ -208,7 +210,9 @@ mod tests {
         add_line(br#"{"token_ids": [0]}"#, None, &mut counts).unwrap();
         add_line(br#"{"out": [0]}"#, Some("out"), &mut counts).unwrap();
         assert_eq!(counts, [2, 2, 0, 1]);
-        for (bad, why) in [("[4]", "outside"), ("[-1]", "outside"), ("[1.5]", "integer"), ("{}", "no list"), ("[\"a\"]", "a string")] {
+        for (bad, why) in
+            [("[4]", "outside"), ("[-1]", "outside"), ("[1.5]", "integer"), ("{}", "no list"), ("[\"a\"]", "a string")]
+        {
             let error = format!("{:#}", add_line(bad.as_bytes(), None, &mut counts).unwrap_err());
             assert!(error.contains(why), "{bad}: {error}");
         }

@@ -171,8 +171,10 @@ fn logged_ids_are_counted_without_a_text() {
 fn response_logs_and_assistant_turns_are_read_directly() {
     let dir = tempfile::tempdir().unwrap();
     let tokenizer = byte_tokenizer(dir.path());
-    let log = r#"{"id": "x", "choices": [{"message": {"role": "assistant", "content": "aa", "reasoning_content": "b"}}]}"#;
-    let chat = r#"{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>b</think>aa"}]}"#;
+    let log =
+        r#"{"id": "x", "choices": [{"message": {"role": "assistant", "content": "aa", "reasoning_content": "b"}}]}"#;
+    let chat =
+        r#"{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>b</think>aa"}]}"#;
     let corpus = write(dir.path(), "log.jsonl", format!("{log}\n"));
     let chats = write(dir.path(), "chat.jsonl", format!("{chat}\n"));
     let counted = |args: &[&str]| stdout(&draftfast(&[&["count", &tokenizer, "--emit", "tsv"], args].concat()));
@@ -222,7 +224,8 @@ fn a_killed_run_goes_on_and_gives_the_same_counts() {
     assert!(again.status.success(), "{}", stderr(&again));
     assert!(!state.exists(), "the state is removed with the result");
     let opened = Tokenizer::open(Path::new(&tokenizer)).unwrap();
-    let golden = zstd::decode_all(std::fs::File::open(data.join("golden_counts/small.train.code.tsv.zst")).unwrap()).unwrap();
+    let golden =
+        zstd::decode_all(std::fs::File::open(data.join("golden_counts/small.train.code.tsv.zst")).unwrap()).unwrap();
     let golden = read_tsv(&String::from_utf8(golden).unwrap(), opened.n_ids()).unwrap();
     assert_eq!(Counts::read_for(&output, &opened).unwrap().domains[0].counts, golden);
 }
