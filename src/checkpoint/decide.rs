@@ -6,7 +6,13 @@ use anyhow::{Context, Result, anyhow, bail};
 use glob::Pattern;
 use safetensors::Dtype;
 
-use super::{Checkpoint, TensorEntry, family::Role, module::Found, names::fused_name, recipe::Overrides};
+use super::{
+    Checkpoint, TensorEntry,
+    family::Role,
+    module::Found,
+    names::{fused_name, owner},
+    recipe::Overrides,
+};
 use crate::error::{Hint, advise};
 
 /// vLLM's Marlin path pads N to a multiple of this on every forward.
@@ -36,7 +42,7 @@ impl Rules {
         let mut rules = Self { quantize: BTreeSet::new(), keep: BTreeMap::new() };
         for text in &overrides.quantize {
             // Scales follow their weight; a glob such as `*q_proj*` means the weight.
-            let is_weight = |name: &&str| super::names::owner(name).is_none();
+            let is_weight = |name: &&str| owner(name).is_none();
             let matched = matching("--quantize", text, names.clone().filter(is_weight))?;
             rules.quantize.extend(matched.into_iter().map(str::to_owned));
         }
@@ -58,7 +64,7 @@ impl Rules {
             return Ok(Decision::Keep(reason.clone()));
         }
         let is_forced = self.quantize.contains(name);
-        if let Some(weight) = &found.owner {
+        if let Some(weight) = owner(name).filter(|_| found.is_scale) {
             return Ok(Decision::Keep(format!("scale of `{weight}`")));
         }
         if !is_forced && !found.role.is_quantized() {
@@ -71,13 +77,7 @@ impl Rules {
             }
             return Ok(Decision::Keep("already NVFP4".to_owned()));
         }
-        let obstacle = if let &[n, k] = entry.shape.as_slice() {
-            let fits = n % N_MULTIPLE == 0 && k % K_MULTIPLE == 0;
-            (!fits).then(|| format!("shape [{n}, {k}]: NVFP4 needs N % {N_MULTIPLE} == 0 and K % {K_MULTIPLE} == 0"))
-        } else {
-            Some(format!("shape {:?} is not that of a linear", entry.shape))
-        };
-        match obstacle {
+        match obstacle(entry, found.role) {
             Some(obstacle) if is_forced => {
                 Err(anyhow!("`{}`: tensor `{name}` cannot be quantized: {obstacle}", holder.file_of(entry)))
             }
@@ -120,7 +120,7 @@ impl Rules {
             .map(|(n, _)| (*n).to_owned())
             .collect();
         for (name, decision) in decisions.iter_mut() {
-            if super::names::owner(name).is_some_and(|weight| quantized.contains(&weight)) {
+            if owner(name).is_some_and(|weight| quantized.contains(&weight)) {
                 *decision = Decision::Dissolve;
             }
         }
@@ -138,6 +138,18 @@ fn matching<'n>(flag: &str, text: &str, names: impl Iterator<Item = &'n str>) ->
         ));
     }
     Ok(matched)
+}
+
+/// Why a tensor cannot become an NVFP4 linear.
+fn obstacle(entry: &TensorEntry, role: Role) -> Option<String> {
+    if role == Role::SharedCopy {
+        return Some(role.keep_reason().to_owned());
+    }
+    let &[n, k] = entry.shape.as_slice() else {
+        return Some(format!("shape {:?} is not that of a linear", entry.shape));
+    };
+    let fits = n % N_MULTIPLE == 0 && k % K_MULTIPLE == 0;
+    (!fits).then(|| format!("shape [{n}, {k}]: NVFP4 needs N % {N_MULTIPLE} == 0 and K % {K_MULTIPLE} == 0"))
 }
 
 fn keep_reason(holder: &Checkpoint, name: &str, entry: &TensorEntry, role: Role) -> String {

@@ -76,7 +76,7 @@ fn guess(name: &str, entry: &TensorEntry) -> Found {
     let weight = owner(name);
     let stem = weight.as_deref().unwrap_or(name).trim_end_matches(".weight");
     let last = stem.rsplit('.').next().unwrap_or(stem);
-    let found = |role, fused| Found { role, fused, read_bytes: None, owner: weight.clone() };
+    let found = |role, fused| Found { role, layer: None, fused, read_bytes: None, is_scale: weight.is_some() };
     if ["lm_head", "embed_tokens", "head"].contains(&last) {
         return found(Role::SharedCopy, None);
     }

@@ -93,7 +93,7 @@ pub fn ledger(recipe: &Recipe, n_rows: usize) -> Ledger {
 
 fn quantized_lines(recipe: &Recipe) -> Vec<LedgerItem> {
     let mut by_role: BTreeMap<Role, (u64, u64)> = BTreeMap::new();
-    for linear in &recipe.linears {
+    for linear in recipe.linears.iter().filter(|linear| is_first(linear.layer)) {
         let n_weights = linear.n as u64 * linear.k as u64;
         let (before, after) = by_role.entry(linear.role).or_default();
         *before += n_weights * linear.dtype.bitsize() as u64 / 8;
@@ -110,7 +110,7 @@ fn quantized_lines(recipe: &Recipe) -> Vec<LedgerItem> {
 
 fn kept_lines(recipe: &Recipe) -> (Vec<LedgerItem>, Vec<String>) {
     let mut by_role: BTreeMap<Role, (u64, u64)> = BTreeMap::new();
-    for kept in recipe.kept.iter().filter(|kept| kept.read_each_step) {
+    for kept in recipe.kept.iter().filter(|kept| kept.read_each_step && is_first(kept.layer)) {
         let (read, stored) = by_role.entry(kept.role).or_default();
         *read += kept.read_bytes;
         *stored += kept.bytes;
@@ -118,6 +118,10 @@ fn kept_lines(recipe: &Recipe) -> (Vec<LedgerItem>, Vec<String>) {
     let mut not_counted = Vec::new();
     if let Some((small, _)) = by_role.remove(&Role::Small) {
         not_counted.push(format!("norms, biases and one-row gates: {small} bytes"));
+    }
+    let n_layers = recipe.linears.iter().filter_map(|linear| linear.layer).max().map_or(1, |last| last + 1);
+    if n_layers > 1 {
+        not_counted.push(format!("MTP layers after the first: a step runs one of {n_layers}"));
     }
     not_counted.push("caches of keys, values and indexer, and one row of the embedding".to_owned());
     let line = |(role, (read, stored)): (Role, (u64, u64))| {
@@ -130,6 +134,11 @@ fn kept_lines(recipe: &Recipe) -> (Vec<LedgerItem>, Vec<String>) {
         LedgerItem { name: role.ledger_line().to_owned(), before_bytes: bytes, after_bytes: bytes, note }
     };
     (by_role.into_iter().map(line).collect(), not_counted)
+}
+
+/// Step `i` of a draft runs MTP layer `i`, so the first stands for all.
+fn is_first(layer: Option<usize>) -> bool {
+    layer.is_none_or(|layer| layer == 0)
 }
 
 /// A token reads only its own experts.

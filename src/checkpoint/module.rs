@@ -27,11 +27,13 @@ pub(super) struct Module {
 /// What the table says about one tensor.
 pub(super) struct Found {
     pub role: Role,
+    /// The MTP layer, where the name counts them.
+    pub layer: Option<usize>,
     pub fused: Option<&'static str>,
     /// Bytes that a step reads, if not the whole tensor.
     pub read_bytes: Option<u64>,
-    /// The weight that this tensor is a scale of.
-    pub owner: Option<String>,
+    /// Whether it is a scale, or another companion, of a weight of that role.
+    pub is_scale: bool,
 }
 
 /// Collects the module of `holder`; `is_other` says that it was given with `--mtp-from`.
@@ -71,22 +73,26 @@ fn collect<'c>(holder: &'c Checkpoint, family: &Family, n_layers: usize) -> Opti
 
 /// The row of a tensor; `name` is without the wrapper. Checks the shape.
 fn describe(family: &Family, sizes: &Sizes, name: &str, n_layers: usize, entry: &TensorEntry) -> Result<Found> {
-    let find = |name: &str| family.rows.iter().find(|row| matches(row.name, name, n_layers).is_some());
-    if let Some(row) = find(name) {
+    let find = |name: &str| {
+        let matched = |row: &'static Row| matches(row.name, name, n_layers).map(|indices| (row, indices.layer));
+        family.rows.iter().find_map(matched)
+    };
+    if let Some((row, layer)) = find(name) {
         check_shape(row, sizes, entry)?;
         let fused = (!row.fused.is_empty()).then_some(row.fused);
         let read_bytes = match row.reads {
             "" => None,
             reads => Some(sizes.shape(reads)?.iter().product::<usize>() as u64 * entry.dtype.bitsize() as u64 / 8),
         };
-        return Ok(Found { role: row.role, fused, read_bytes, owner: None });
+        return Ok(Found { role: row.role, layer, fused, read_bytes, is_scale: false });
     }
-    let weight = owner(name);
-    let role = weight.as_deref().and_then(find).map_or(Role::Other, |row| row.role);
-    let owner = weight.filter(|_| role != Role::Other);
+    let weight = owner(name).and_then(|weight| find(&weight));
     // A scalar is no traffic; counting it would only blur the ledger.
     let read_bytes = (entry.shape.iter().product::<usize>() <= 1).then_some(0);
-    Ok(Found { role, fused: None, read_bytes, owner })
+    Ok(match weight {
+        Some((row, layer)) => Found { role: row.role, layer, fused: None, read_bytes, is_scale: true },
+        None => Found { role: Role::Other, layer: None, fused: None, read_bytes, is_scale: false },
+    })
 }
 
 fn check_shape(row: &Row, sizes: &Sizes, entry: &TensorEntry) -> Result<()> {

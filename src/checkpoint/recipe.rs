@@ -79,6 +79,8 @@ pub struct Linear {
     pub k: usize,
     /// What it does.
     pub role: Role,
+    /// The MTP layer, where the family counts them: a step runs one.
+    pub layer: Option<usize>,
     /// The fused module it belongs to: parts with the same value share one global scale.
     pub fused: Option<String>,
     /// Its dtype in the file: BF16, F16, F32, or F8_E4M3 with a scale.
@@ -96,6 +98,8 @@ pub struct Kept {
     pub name: String,
     /// What it does.
     pub role: Role,
+    /// The MTP layer, where the family counts them: a step runs one.
+    pub layer: Option<usize>,
     /// Why it is kept.
     pub reason: String,
     /// Its dtype in the file.
@@ -152,7 +156,7 @@ pub fn recipe(target: &Checkpoint, mtp_from: Option<&Checkpoint>, overrides: &Ov
     let source = if mtp_from.is_some() { Source::MtpFrom } else { Source::Target };
     let (head, target_rows, hidden_size) = find_head(target)?;
     if mtp_from.is_some() {
-        check_same_model(target, holder, hidden_size)?;
+        check_same_model(target, holder)?;
     }
     let module = find_module(holder, detect(target.config()), mtp_from.is_some())?;
     let rules = Rules::new(overrides, module.tensors.keys().map(String::as_str))?;
@@ -175,7 +179,6 @@ pub fn recipe(target: &Checkpoint, mtp_from: Option<&Checkpoint>, overrides: &Ov
     for (name, decision) in decisions {
         recipe.place(name, &module.tensors[name], holder, decision, source);
     }
-    ensure!(!recipe.linears.is_empty() || source == Source::Target, "`--mtp-from` has no linear to quantize");
     Ok(recipe)
 }
 
@@ -188,6 +191,7 @@ impl Recipe {
                 n: entry.shape[0],
                 k: entry.shape[1],
                 role: found.role,
+                layer: found.layer,
                 fused: found.fused.map(|module| fused_name(name, module)),
                 dtype: entry.dtype,
                 scale,
@@ -201,6 +205,7 @@ impl Recipe {
                 let kept = Kept {
                     name: name.to_owned(),
                     role: found.role,
+                    layer: found.layer,
                     reason,
                     dtype: entry.dtype,
                     shape: entry.shape.clone(),
@@ -303,11 +308,14 @@ fn head_shape(target: &Checkpoint, name: &str, entry: &TensorEntry, is_packed: b
             );
         }
     }
-    ensure!(hidden % K_MULTIPLE == 0, "`{file}`: tensor `{name}` has {hidden} columns, expected a multiple of 16");
+    ensure!(
+        hidden > 0 && hidden % K_MULTIPLE == 0,
+        "`{file}`: tensor `{name}` has {hidden} columns, expected a multiple of 16"
+    );
     Ok((n_rows, hidden))
 }
 
-fn check_same_model(target: &Checkpoint, other: &Checkpoint, hidden_size: usize) -> Result<()> {
+fn check_same_model(target: &Checkpoint, other: &Checkpoint) -> Result<()> {
     for key in ["model_type", "hidden_size", "num_hidden_layers", "vocab_size"] {
         let (ours, theirs) = (config_value(target.config(), key), config_value(other.config(), key));
         if let (Some(ours), Some(theirs)) = (ours, theirs)
@@ -321,6 +329,5 @@ fn check_same_model(target: &Checkpoint, other: &Checkpoint, hidden_size: usize)
             .hint("`--mtp-from` takes the upstream release of the same model");
         }
     }
-    ensure!(hidden_size > 0, "`config.json`: `hidden_size` is 0");
     Ok(())
 }

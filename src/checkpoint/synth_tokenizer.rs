@@ -260,6 +260,16 @@ mod tests {
     }
 
     #[test]
+    fn the_full_size_is_reached_exactly() {
+        let tokenizer = load(248_077);
+        assert_eq!(tokenizer.get_vocab_size(true), 248_077);
+        assert_eq!(tokenizer.token_to_id("<|audio_pad|>"), Some(248_076));
+        let text = "词元 tokens";
+        let ids = tokenizer.encode(text, false).unwrap();
+        assert_eq!(tokenizer.decode(ids.get_ids(), false).unwrap(), text);
+    }
+
+    #[test]
     fn added_tokens_stand_at_the_end() {
         let tokenizer = load(2_293);
         assert_eq!(tokenizer.token_to_id("<|endoftext|>"), Some(2_260));

@@ -426,6 +426,7 @@ fn globs_override_the_table_and_a_glob_without_a_match_is_an_error() {
     assert_eq!(message(with(&[], &["*nothing*"])), "`--keep *nothing*` matches no tensor of the MTP module");
     assert_eq!(message(with(&["[a"], &[])), "`--quantize [a` is not a valid glob");
     assert!(message(with(&["*q_norm*"], &[])).contains("cannot be quantized: shape [64] is not that of a linear"));
+    assert!(message(with(&["*experts.1.up_proj*"], &[])).ends_with("is NVFP4 already"));
     assert!(message(with(&["*o_proj*"], &["*o_proj*"])).contains("is named by both `--quantize` and `--keep`"));
 }
 
@@ -572,4 +573,31 @@ fn a_linear_that_is_already_nvfp4_is_kept_as_it_is() {
     let name = "mtp.layers.0.mlp.shared_expert.down_proj.weight";
     assert_eq!(recipe.kept.iter().find(|kept| kept.name == name).unwrap().reason, "already NVFP4");
     assert!(recipe.linears.iter().all(|linear| linear.name != name));
+}
+
+#[test]
+fn a_step_runs_one_of_several_mtp_layers() {
+    let dir = tiny("mimo-v2");
+    let one = ledger::ledger(&plain_recipe(&model(&dir)).unwrap(), 64);
+    // A second layer: the same tensors once more in a shard of their own.
+    edit_json(&model(&dir).join("config.json"), |config| config["num_nextn_predict_layers"] = json!(2));
+    let shards = Checkpoint::open(&model(&dir)).unwrap();
+    let mut header = serde_json::Map::new();
+    let mut data: Vec<u8> = Vec::new();
+    for name in shards.entries().keys().filter(|name| name.starts_with("model.mtp.layers.0.")) {
+        let tensor = shards.tensor(name).unwrap();
+        let offsets = [data.len(), data.len() + tensor.data.len()];
+        let entry = json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": offsets});
+        header.insert(name.replace("layers.0", "layers.1"), entry);
+        data.extend(tensor.data);
+    }
+    let mut bytes = safetensors_bytes(&Value::from(header).to_string(), 0);
+    bytes.extend(data);
+    fs::write(model(&dir).join("second.safetensors"), bytes).unwrap();
+    fs::remove_file(model(&dir).join("model.safetensors.index.json")).unwrap();
+    let recipe = plain_recipe(&model(&dir)).unwrap();
+    assert_eq!(recipe.linears.len(), 16);
+    let two = ledger::ledger(&recipe, 64);
+    assert_eq!((one.before_bytes, one.after_bytes), (two.before_bytes, two.after_bytes));
+    assert!(two.not_counted.iter().any(|what| what == "MTP layers after the first: a step runs one of 2"));
 }
