@@ -31,7 +31,7 @@ pub struct ParquetReader {
 }
 
 enum Column {
-    Strings(Strings),
+    Strings(Box<Strings>),
     Nested(Box<RowIter<'static>>),
 }
 
@@ -68,7 +68,7 @@ impl ParquetReader {
             let leaves = file.metadata().file_metadata().schema_descr_ptr();
             let leaf = leaves.columns().iter().position(|leaf| leaf.path().parts() == [column.name()]);
             let leaf = leaf.with_context(|| format!("column `{}` has no leaf", column.name()))?;
-            Column::Strings(Strings { file, leaf, next_group: 0, reader: None })
+            Column::Strings(Box::new(Strings { file, leaf, next_group: 0, reader: None }))
         } else {
             let projection = GroupTypeBuilder::new(schema.name()).with_fields(vec![column]).build()?;
             Column::Nested(Box::new(RowIter::from_file_into(Box::new(file)).project(Some(projection))?))

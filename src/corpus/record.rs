@@ -138,7 +138,7 @@ impl Extract {
             Some(Node::Text(text)) => Ok(self.text(text, visit)),
             Some(Node::List(parts)) => {
                 let texts = parts.iter().filter_map(|part| part.as_text().or_else(|| part.get("text")?.as_text()));
-                Ok(texts.map(|text| self.text(text, visit)).collect())
+                Ok(texts.into_iter().try_for_each(|text| self.text(text, visit)))
             }
             Some(node) => Err(format!("has a message whose content is {}, expected a string", node.kind())),
         }

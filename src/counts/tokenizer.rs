@@ -166,7 +166,7 @@ impl Tokenizer {
             Ok(tally)
         };
         let tallies = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..n_threads.max(1)).map(|_| scope.spawn(&work)).collect();
+            let workers: Vec<_> = (0..n_threads.max(1)).map(|_| scope.spawn(work)).collect();
             let joined = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked"))));
             joined.collect::<Result<Vec<_>>>()
         })?;
