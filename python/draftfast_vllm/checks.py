@@ -22,7 +22,7 @@ from draftfast_vllm.linears import tensor
 from draftfast_vllm.sidecar import HEAD, Sidecar
 from draftfast_vllm.tensor_file import TensorFile
 
-REBUILD = "build the sidecar from this target: `draftfast build --model TARGET -o DIR`"
+REBUILD = "build the sidecar from this target: `draftfast build TARGET --corpus TEXT -o DIR`"
 # A CPU compares this many rows, evenly spaced; a GPU compares all of them.
 N_CPU_ROWS = 512
 SLAB_ROWS = 8192
