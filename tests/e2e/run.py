@@ -19,6 +19,7 @@ from generate import MAX_TOKENS, PROMPTS
 
 HERE = Path(__file__).parent
 K = 3
+N_PER_PROCESS = 6
 UNTOUCHED = {
     "lm_head_is_the_targets": True, "logits_processor": "LogitsProcessor", "fc_method": "UnquantizedLinearMethod",
     "target_head_is_bf16": True, "local_argmax": False,
@@ -96,7 +97,7 @@ class Case:
     def wrong(self, world: World, result: dict[str, Any] | None, log: str) -> str | None:
         """What is wrong with the result; None if it is as it must be."""
         if result is None:
-            return f"the process died\n{log[-1500:]}"
+            return f"the process died: {log.strip().splitlines()[-1][:300] if log.strip() else 'without a word'}"
         refused = result.get("refused")
         if self.refuses is not None:
             if refused is None:
@@ -163,6 +164,15 @@ def prepare(world: World) -> None:
     torch.save(mask, world.work / "some.pt")
 
 
+def batches(cases: list[Case]) -> list[list[Case]]:
+    """Cases that can share a process, a few each: an engine's cache outlives it."""
+    found = []
+    for process in dict.fromkeys(case.process for case in cases):
+        alike = [case for case in cases if case.process == process]
+        found += [alike[i : i + N_PER_PROCESS] for i in range(0, len(alike), N_PER_PROCESS)]
+    return found
+
+
 def run_process(world: World, cases: list[Case], log_path: Path) -> list[str | None]:
     """Runs cases in one process, whose words go to a file to follow; what is wrong with each."""
     options = json.loads(json.dumps([case.options for case in cases]).replace("@WORK", str(world.work)))
@@ -184,8 +194,7 @@ def main(work: Path, words: list[str]) -> int:
     prepare(world)
     cases = [case for case in SERVING + refusals.cases(world) if not words or any(word in case.name for word in words)]
     n_passed = n_failed = 0
-    for number, process in enumerate(dict.fromkeys(case.process for case in cases)):
-        batch = [case for case in cases if case.process == process]
+    for number, batch in enumerate(batches(cases)):
         for case, wrong in zip(batch, run_process(world, batch, work / f"process-{number}.log"), strict=True):
             n_passed, n_failed = n_passed + (wrong is None), n_failed + (wrong is not None)
             print(
