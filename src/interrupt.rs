@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: long loops ask [`check`] once a tile or a document batch, so that destructors run and nothing
+//! Ctrl-C, SIGTERM and SIGHUP: long loops ask [`check`] once a tile or a document batch, so that destructors run and nothing
 //! half-written stays behind. A second signal kills at once.
 //!
 //! SIGBUS: checkpoints are mapped, not read, because a gather touches a quarter of the head's rows and a map costs half
@@ -17,11 +17,13 @@ static REQUESTED: std::sync::LazyLock<Arc<AtomicBool>> = std::sync::LazyLock::ne
 /// Installs the handlers. Called once, by `main`.
 pub fn install() {
     use signal_hook::{consts, flag};
-    for signal in [consts::SIGINT, consts::SIGTERM] {
+    for signal in [consts::SIGINT, consts::SIGTERM, consts::SIGHUP] {
         // Order matters: the flag is still false at the first signal, so only the second one terminates.
         let _ = flag::register_conditional_default(signal, Arc::clone(&REQUESTED));
         let _ = flag::register(signal, Arc::clone(&REQUESTED));
     }
+    // A handled SIGXFSZ makes a write past the file-size limit an error like a full disk, instead of killing us.
+    let _ = flag::register(consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
     #[expect(unsafe_code, reason = "SIGBUS has no safe handler")]
     // SAFETY: the handler makes two system calls, write and _exit, both async-signal-safe.
     let _ = unsafe { signal_hook::low_level::register(consts::SIGBUS, truncated_under_us) };

@@ -31,6 +31,7 @@ pub mod plan;
 pub mod inspect;
 
 pub mod error;
+pub mod input;
 pub mod interrupt;
 pub mod output;
 pub mod report;

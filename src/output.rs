@@ -4,12 +4,14 @@
 //! One lock per output name: of two builds into one directory, the second is refused.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, BufWriter, Write},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Hint, advise};
@@ -34,9 +36,17 @@ impl Lock {
     fn take(target: &Path, path: PathBuf) -> Result<Self> {
         use std::os::unix::fs::MetadataExt;
         loop {
-            let file = File::create(&path)
-                .with_context(|| format!("`{}`: its folder is not writable", target.display()))
+            // The name is predictable: never through a link, never waiting for a FIFO's reader, never truncating.
+            let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).custom_flags(flags.bits().cast_signed());
+            let file = options
+                .open(&path)
+                .with_context(|| format!("`{}`: cannot lock this output", target.display()))
                 .hint("choose another place with `-o DIR`")?;
+            if !file.metadata().is_ok_and(|m| m.is_file()) {
+                bail!("`{}` is in the way: it is not a regular file", path.display());
+            }
             if file.try_lock().is_err() {
                 bail!("`{}`: another draftfast is writing this output", target.display());
             }
@@ -64,6 +74,9 @@ impl StagedDir {
     /// writing it.
     pub fn create(target: &Path, force: bool) -> Result<Self> {
         refuse_existing(target, force)?;
+        // A link to an empty folder: what it leads to is replaced, not the link.
+        let resolved = target.canonicalize();
+        let target = resolved.as_deref().unwrap_or(target);
         let (parent, name) = split(target)?;
         fs::create_dir_all(&parent).with_context(|| format!("`{}`: cannot create the folder", parent.display()))?;
         let lock = Lock::take(target, parent.join(format!(".{name}.draftfast-lock")))?;
@@ -126,25 +139,71 @@ impl StagedDir {
 }
 
 /// # Errors
-/// `target` exists, is not an empty folder, and `force` is not given.
+/// `target` exists and is not an empty folder, and either `force` is not given or it is nothing that draftfast wrote: a
+/// mistyped `-o model/ --force` must not cost a model.
 pub fn refuse_existing(target: &Path, force: bool) -> Result<()> {
-    if force || target.symlink_metadata().is_err() || is_empty_dir(target) {
+    split(target)?;
+    let Ok(link) = target.symlink_metadata() else { return Ok(()) };
+    if link.is_symlink() && !target.exists() {
+        bail!("`{}` is a link that leads nowhere", target.display());
+    }
+    if is_empty_dir(target) {
         return Ok(());
     }
-    Err(advise(
-        anyhow::anyhow!("`{}` exists already", target.display()),
-        "give `--force` to replace it, or another place with `-o`",
-    ))
+    if !force {
+        return Err(advise(
+            anyhow::anyhow!("`{}` exists already", target.display()),
+            "give `--force` to replace it, or another place with `-o`",
+        ));
+    }
+    if !is_ours(target) {
+        return Err(advise(
+            anyhow::anyhow!("`{}` is no output of draftfast, and `--force` replaces only those", target.display()),
+            "remove it yourself if you mean to, or choose another place with `-o`",
+        ));
+    }
+    Ok(())
 }
+
+/// # Errors
+/// `target` is one of the inputs, or holds one: replacing it would take the input away.
+pub fn refuse_inputs<'a>(target: &Path, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    let Ok(target) = target.canonicalize() else { return Ok(()) };
+    for input in inputs {
+        if input.canonicalize().is_ok_and(|input| input.starts_with(&target)) {
+            bail!("`{}` is an input of this run (or holds one) and cannot be its output", input.display());
+        }
+    }
+    Ok(())
+}
+
+/// Whether a folder holds what draftfast wrote: one of the files with provenance says so.
+fn is_ours(dir: &Path) -> bool {
+    const MAX_BYTES: u64 = 64 << 20;
+    let says_so = |name: &str| {
+        let text = crate::input::read_file(&dir.join(name), MAX_BYTES).unwrap_or_default();
+        text.windows(b"draftfast".len()).any(|window| window == b"draftfast")
+    };
+    dir.is_dir() && PROVENANCE.iter().any(|name| says_so(name))
+}
+
+/// Files in which an output says who wrote it.
+const PROVENANCE: [&str; 4] =
+    ["manifest.json", "vocabulary.json", "draft_vocab.safetensors", "model.safetensors.index.json"];
 
 /// Writes one file atomically: temporary name beside it, synced, renamed.
 ///
 /// # Errors
 /// `path` exists (unless `force`), or cannot be written.
 pub fn write_file(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
-    if !force && path.symlink_metadata().is_ok() {
-        refuse_existing(path, false)?;
+    if path.is_dir() {
         bail!("`{}` is a folder, not a file", path.display());
+    }
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(advise(
+            anyhow::anyhow!("`{}` exists already", path.display()),
+            "give `--force` to replace it, or another place with `-o`",
+        ));
     }
     let (parent, name) = split(path)?;
     let mut file = tempfile::Builder::new()

@@ -12,7 +12,13 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
 
-use crate::error::{Hint, advise};
+use crate::{
+    error::{Hint, advise},
+    input::read_file,
+};
+
+/// A tensor takes about a hundred bytes of the index.
+const MAX_INDEX_BYTES: u64 = 1 << 30;
 
 /// Name of the index file that Hugging Face writes for sharded checkpoints.
 const INDEX: &str = "model.safetensors.index.json";
@@ -43,7 +49,7 @@ pub(super) fn find_shards(dir: &Path) -> Result<ShardList> {
 }
 
 fn read_index(path: &Path) -> Result<ShardList> {
-    let text = fs::read(path).with_context(|| format!("`{}`: cannot read", path.display()))?;
+    let text = read_file(path, MAX_INDEX_BYTES).with_context(|| format!("`{}`", path.display()))?;
     let index: Index = serde_json::from_slice(&text)
         .map_err(|error| anyhow!("`{}`: not a valid index: {error}", path.display()))
         .hint("expected an object with `weight_map`, from tensor names to file names")?;

@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     collections::BTreeMap,
-    fs::{self, File},
+    fs::File,
     ops::Range,
     path::{Path, PathBuf},
     sync::OnceLock,
@@ -19,7 +19,10 @@ use super::{
     header::{Header, TensorEntry},
     index::find_shards,
 };
-use crate::error::{Hint, advise};
+use crate::{
+    error::{Hint, advise},
+    input::read_file,
+};
 
 /// A checkpoint whose headers have been read and found consistent.
 #[derive(Debug)]
@@ -242,8 +245,10 @@ fn bf16_of(bytes: &[u8]) -> Cow<'_, [bf16]> {
 }
 
 fn read_config(path: &Path) -> Result<Value> {
-    let text = fs::read(path)
-        .with_context(|| format!("`{}`: cannot read", path.display()))
+    /// A config is a few kilobytes.
+    const MAX_CONFIG_BYTES: u64 = 64 << 20;
+    let text = read_file(path, MAX_CONFIG_BYTES)
+        .with_context(|| format!("`{}`", path.display()))
         .hint("MODEL is a Hugging Face model folder with config.json and safetensors weights")?;
     let config: Value =
         serde_json::from_slice(&text).map_err(|error| anyhow!("`{}`: not valid JSON: {error}", path.display()))?;

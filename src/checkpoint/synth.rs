@@ -97,7 +97,10 @@ pub fn write(family: &str, scale: Scale, seed: u64, out: &StagedDir, progress: &
         weight_map.extend(shard.iter().map(|(name, _)| ((*name).to_owned(), json!(file))));
     }
     let total_size: u64 = tensors.values().map(Plan::n_bytes).sum();
-    let index = json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
+    let index = json!({
+        "metadata": {"total_size": total_size, "made_by": "draftfast synth: random weights"},
+        "weight_map": weight_map
+    });
     write_json(out, "model.safetensors.index.json", &index)?;
     let tokenizer = synth_tokenizer::make(model.n_token_ids);
     let text = match model.config.get_mut("text_config") {

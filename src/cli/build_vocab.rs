@@ -50,7 +50,7 @@ pub struct ChoiceFlags {
     #[arg(long, value_name = "FORM", value_delimiter = ',', default_values_t = Form::DEFAULT)]
     pub forms: Vec<Form>,
     /// Make the number of rows a multiple of this
-    #[arg(long, value_name = "ROWS", default_value_t = 128)]
+    #[arg(long, value_name = "ROWS", default_value_t = 128, value_parser = super::rows_of_a_tile)]
     pub pad_to: usize,
     /// Fill up with the next-ranked ids, or with copies of the first kept row
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Padding::Next)]

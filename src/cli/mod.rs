@@ -28,6 +28,12 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// A multiple that rows are filled up to.
+fn rows_of_a_tile(text: &str) -> Result<usize, String> {
+    const MOST: usize = crate::vocab::MAX_REPEATED_ROWS;
+    text.parse().ok().filter(|rows| (1..=MOST).contains(rows)).ok_or_else(|| format!("expected 1 to {MOST}"))
+}
+
 /// Flags that every command takes.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Global {

@@ -1,6 +1,6 @@
 //! Flags of `quantize`, and those that it shares with `build`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
@@ -19,7 +19,7 @@ pub struct Quantize {
     #[arg(long, value_name = "FILE")]
     pub vocab: PathBuf,
     /// Repeat the first row up to a multiple of this [default: 128, unless the rows are a multiple of 64 already]
-    #[arg(long, value_name = "ROWS")]
+    #[arg(long, value_name = "ROWS", value_parser = super::rows_of_a_tile)]
     pub pad_to: Option<usize>,
     /// Where to write the sidecar
     #[arg(short, long, value_name = "DIR")]
@@ -64,6 +64,13 @@ pub struct WeightFlags {
     /// auto, cpu, cuda or cuda:N; the bytes are the same
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: DeviceRequest,
+}
+
+impl WeightFlags {
+    /// The files and folders that these flags name.
+    pub fn inputs(&self) -> impl Iterator<Item = &Path> {
+        self.mtp_from.iter().chain(&self.importance).map(PathBuf::as_path)
+    }
 }
 
 /// Whether to write, and over what.

@@ -17,7 +17,7 @@ use crate::{
     },
     counts::Tokenizer,
     demo,
-    output::{StagedDir, refuse_existing},
+    output::{StagedDir, refuse_existing, refuse_inputs},
     report::{self, Terminal},
 };
 
@@ -43,6 +43,9 @@ fn build(
 ) -> Result<()> {
     if !writing.dry_run {
         refuse_existing(output, writing.force)?;
+        let corpora = choice.corpus.iter().chain(&choice.heldout).map(|source| source.path.as_path());
+        let inputs = flags.inputs().chain(corpora).chain(choice.counts.iter().map(PathBuf::as_path)).chain([model]);
+        refuse_inputs(output, inputs)?;
     }
     let weights = Weights::open(model, flags)?;
     let recipe = &weights.recipe;
@@ -81,16 +84,28 @@ fn run_demo(args: &Build, n_threads: Option<usize>, terminal: &Terminal) -> Resu
         refuse_existing(&output, args.writing.force)?;
     }
     let name = output.file_name().context("`-o` does not name a folder")?;
-    let model = output.with_file_name(format!("{}-model", name.to_string_lossy()));
+    let scratch = tempfile::tempdir().context("cannot make a temporary folder for the sample texts")?;
+    let model = match args.writing.dry_run {
+        true => scratch.path().join("model"),
+        false => output.with_file_name(format!("{}-model", name.to_string_lossy())),
+    };
+    let is_new = !model.exists();
     demo::write_model(&model, args.writing.force)?;
     terminal.say(format!("demo: a tiny {} model with random weights in `{}`", demo::FAMILY, model.display()));
-    let samples = tempfile::tempdir().context("cannot make a temporary folder for the sample texts")?;
     let mut choice = args.choice.clone();
     choice.size.get_or_insert(demo::SIZE);
     if choice.corpus.is_empty() && choice.counts.is_empty() {
-        choice.corpus = demo::write_samples(samples.path())?;
+        choice.corpus = demo::write_samples(&scratch.path().join("corpus"))?;
     }
-    build(&model, &output, &choice, &args.weights, &args.writing, n_threads, terminal)?;
+    if let Err(error) = build(&model, &output, &choice, &args.weights, &args.writing, n_threads, terminal) {
+        if is_new {
+            let _ = std::fs::remove_dir_all(&model);
+        }
+        return Err(error);
+    }
+    if args.writing.dry_run {
+        return Ok(());
+    }
     terminal.say(format!(
         "compare it with its model: draftfast verify {} --model {}",
         output.display(),

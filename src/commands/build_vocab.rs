@@ -73,7 +73,7 @@ fn show(args: &BuildVocab, built: &Built, files: &[String], terminal: &Terminal)
         return terminal.data(args.output.display().to_string());
     }
     terminal.json(&json!({
-        "output": args.output, "files": files, "vocab_sha256": built.vocab().sha256(),
+        "output": args.output.to_string_lossy(), "files": files, "vocab_sha256": built.vocab().sha256(),
         "n_rows": built.vocab().n_rows(), "n_kept": built.vocab().token_ids.len(),
         "n_retained_on_top": built.selection.n_retained_on_top, "n_padding_ids": built.selection.n_padding_ids,
         "n_repeated": built.vocab().n_repeated, "n_never_seen": built.selection.n_never_seen,

@@ -155,7 +155,7 @@ fn show(args: &Count, counts: &Counts, terminal: &Terminal) -> Result<()> {
     }
     if terminal.is_json() {
         return terminal.json(&json!({
-            "output": args.output, "tokenizer_sha256": counts.tokenizer_sha256, "n_ids": counts.n_ids,
+            "output": args.output.as_ref().map(|path| path.to_string_lossy()), "tokenizer_sha256": counts.tokenizer_sha256, "n_ids": counts.n_ids,
             "engines": counts.engines, "domains": domains, "warnings": counts.warnings,
         }));
     }

@@ -39,7 +39,7 @@ pub fn run(args: &Merge, terminal: &Terminal) -> Result<()> {
 
 fn read(path: &Path, tokenizer: Option<&Tokenizer>, domain: &str) -> Result<Counts> {
     let say = || format!("`{}`", path.display());
-    let bytes = std::fs::read(path).context("cannot read").with_context(say)?;
+    let bytes = crate::input::read_file(path, 4 << 30).with_context(say)?;
     let starts_with_digit = bytes.first().is_some_and(u8::is_ascii_digit);
     let is_tsv = bytes.is_empty() || bytes.starts_with(b"id\t") || (starts_with_digit && bytes.contains(&b'\t'));
     if !is_tsv {

@@ -12,7 +12,7 @@ use crate::{
     checkpoint::{Recipe, ledger::ledger},
     checksum::{self, LIST_NAME},
     cli::quantize::{Quantize, WeightFlags},
-    output::{StagedDir, refuse_existing},
+    output::{StagedDir, refuse_existing, refuse_inputs},
     quantize,
     report::{self, Terminal, Unit},
     sidecar::{self, LedgerRecord, Manifest, Sidecar, SidecarParts},
@@ -24,6 +24,8 @@ use crate::{
 pub fn run(args: &Quantize, terminal: &Terminal) -> Result<()> {
     if !args.writing.dry_run {
         refuse_existing(&args.output, args.writing.force)?;
+        let inputs = args.weights.inputs().chain([args.model.as_path(), &args.vocab]);
+        refuse_inputs(&args.output, inputs)?;
     }
     let weights = Weights::open(&args.model, &args.weights)?;
     let (mut vocab, detected) = forms::read(&args.vocab, Some(weights.recipe.target_rows))?;
@@ -136,7 +138,8 @@ pub fn finish(
     terminal.say(report::ledger_sentence(&ledger));
     terminal.say(format!("check it with: cd {} && sha256sum -c {LIST_NAME}", output.display()));
     if terminal.is_json() {
-        return terminal.json(&serde_json::json!({ "output": output, "ledger": ledger, "manifest": manifest }));
+        return terminal
+            .json(&serde_json::json!({ "output": output.to_string_lossy(), "ledger": ledger, "manifest": manifest }));
     }
     terminal.data(output.display().to_string())
 }

@@ -21,7 +21,7 @@ pub fn run(args: &VerifySha, quiet: bool, terminal: &Terminal) -> Result<ExitCod
         let list = args.path.join(LIST_NAME);
         terminal.say(format!("hashed {n_files} files"));
         if terminal.is_json() {
-            terminal.json(&json!({ "list": list, "n_files": n_files }))?;
+            terminal.json(&json!({ "list": list.to_string_lossy(), "n_files": n_files }))?;
         } else {
             terminal.data(list.display().to_string())?;
         }

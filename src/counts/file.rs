@@ -11,7 +11,14 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
 use super::Tokenizer;
-use crate::{error::Hint, output};
+use crate::{
+    error::Hint,
+    input::{read_at_most, read_file},
+    output,
+};
+
+/// Vectors of a few hundred thousand counts a domain, and the records of files: gigabytes are something else.
+const MAX_COUNTS_BYTES: u64 = 1 << 30;
 
 const FORMAT: &str = "draftfast-counts-1";
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -101,7 +108,7 @@ impl Counts {
     /// Not a counts file, damaged, negative or overflowing counts, or vectors of another length.
     pub fn read(path: &Path) -> Result<Self> {
         let say = || format!("`{}`", path.display());
-        let bytes = std::fs::read(path).context("cannot read").with_context(say)?;
+        let bytes = read_file(path, MAX_COUNTS_BYTES).with_context(say)?;
         Self::from_slice(&bytes).with_context(say)
     }
 
@@ -111,7 +118,8 @@ impl Counts {
     /// As [`Counts::read`].
     pub fn from_slice(bytes: &[u8]) -> Result<Self> {
         if bytes.starts_with(&ZSTD_MAGIC) {
-            return Self::from_bytes(&zstd::decode_all(bytes).context("truncated or damaged zstd")?);
+            let decoder = zstd::Decoder::new(bytes).context("damaged zstd")?;
+            return Self::from_bytes(&read_at_most(decoder, MAX_COUNTS_BYTES).context("truncated or damaged zstd")?);
         }
         Self::from_bytes(bytes)
     }

@@ -2,8 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    io::Read,
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
@@ -20,7 +18,14 @@ use super::{
     reference::Reference,
     spec::{AddedToken, Spec},
 };
-use crate::{error::Hint, output::sha256_hex};
+use crate::{
+    error::Hint,
+    input::{read_at_most, read_file},
+    output::sha256_hex,
+};
+
+/// The largest published tokenizer.json has 33 MB.
+const MAX_TOKENIZER_BYTES: u64 = 512 << 20;
 
 /// Ids above this are taken for a damaged file: no vocabulary is near it.
 const MAX_ID: u32 = 1 << 24;
@@ -282,13 +287,12 @@ fn find(path: &Path) -> Result<PathBuf> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let bytes = fs::read(path).context("cannot read")?;
+    let bytes = read_file(path, MAX_TOKENIZER_BYTES)?;
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes);
     }
-    let mut json = Vec::new();
-    flate2::read::MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut json).context("truncated or damaged gzip")?;
-    Ok(json)
+    let decoder = flate2::read::MultiGzDecoder::new(bytes.as_slice());
+    read_at_most(decoder, MAX_TOKENIZER_BYTES).context("truncated or damaged gzip")
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
 //! What a run says: sentences and progress bars on stderr, results on stdout.
-#![expect(clippy::print_stderr, reason = "the one module that prints")]
 
 use std::{
     io::{IsTerminal, Write},
@@ -51,6 +50,11 @@ impl Progress {
     }
 }
 
+/// Nobody may be reading the talk any more; that is no reason to stop.
+fn to_stderr(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
 impl Terminal {
     /// A terminal that obeys the global flags.
     pub fn new(global: &Global) -> Self {
@@ -71,27 +75,27 @@ impl Terminal {
     /// A sentence for the person watching (stderr, not with `-q`).
     pub fn say(&self, text: impl AsRef<str>) {
         if !self.quiet {
-            eprintln!("{}", text.as_ref());
+            to_stderr(text.as_ref());
         }
     }
 
     /// A detail (stderr, only with `-v`).
     pub fn detail(&self, text: impl AsRef<str>) {
         if self.verbose && !self.quiet {
-            eprintln!("{}", text.as_ref());
+            to_stderr(text.as_ref());
         }
     }
 
     /// Something that is not wrong but should be known (stderr, not with `-q`).
     pub fn warn(&self, text: impl AsRef<str>) {
         if !self.quiet {
-            eprintln!("warning: {}", text.as_ref());
+            to_stderr(&format!("warning: {}", text.as_ref()));
         }
     }
 
     /// One thing that is wrong among others still to be told (stderr, also with `-q`).
     pub fn problem(&self, text: impl AsRef<str>) {
-        eprintln!("error: {}", text.as_ref());
+        to_stderr(&format!("error: {}", text.as_ref()));
     }
 
     /// A line of the result (stdout).
@@ -129,6 +133,15 @@ impl Terminal {
         Progress(bar)
     }
 
+    /// Prints what a panic said; the exit code is 1.
+    pub fn fail_unexpectedly(&self, payload: &(dyn std::any::Any + Send)) -> ExitCode {
+        let said = payload.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no reason was given");
+        to_stderr(&format!("error: draftfast stopped where it should not have: {said}"));
+        to_stderr("hint: this is a defect; please report it with the command and, if you can, the input");
+        ExitCode::FAILURE
+    }
+
     /// Prints an error and its hints; the exit code is 1, or 0 when the reader of stdout went away.
     pub fn fail(&self, error: &anyhow::Error) -> ExitCode {
         let broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
@@ -137,9 +150,9 @@ impl Terminal {
         if error.chain().any(broken_pipe) {
             return ExitCode::SUCCESS;
         }
-        eprintln!("error: {error:#}");
+        to_stderr(&format!("error: {error:#}"));
         for hint in hints(error) {
-            eprintln!("hint: {hint}");
+            to_stderr(&format!("hint: {hint}"));
         }
         ExitCode::FAILURE
     }

@@ -14,7 +14,7 @@ use super::{
     npy,
     torch_pt::{self, Array, Contents, array_of},
 };
-use crate::error::Hint;
+use crate::{error::Hint, input::read_file};
 
 /// Larger files are no vocabulary; safetensors are mapped and may be whole checkpoints.
 const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -106,15 +106,17 @@ impl Parts {
 /// # Errors
 /// Not a file of a known kind, broken, or without a vocabulary in it.
 pub(super) fn take_apart(path: &Path) -> Result<(Container, Parts)> {
+    let metadata = path.metadata().context("cannot open")?;
+    ensure!(metadata.is_file(), "cannot read: it is not a regular file");
+    let n_bytes = metadata.len();
     let mut file = File::open(path).context("cannot open")?;
-    let n_bytes = file.metadata().context("cannot read")?.len();
     let mut head = [0; 9];
     let n_head = file.read(&mut head).context("cannot read")?;
     if n_head == 9 && head[8] == b'{' && u64::from_le_bytes(head[..8].try_into()?) <= n_bytes {
         return Ok((Container::Safetensors, safetensors(path)?));
     }
     ensure!(n_bytes <= MAX_FILE_BYTES, "has {n_bytes} bytes, too many for a vocabulary");
-    let bytes = std::fs::read(path).context("cannot read")?;
+    let bytes = read_file(path, MAX_FILE_BYTES)?;
     match bytes.as_slice() {
         [b'P', b'K', ..] => pt(&bytes),
         [0x93, b'N', b'U', b'M', ..] => Ok((Container::Npy, npy_pair(path, &bytes)?)),
@@ -162,7 +164,7 @@ fn npy_pair(path: &Path, bytes: &[u8]) -> Result<Parts> {
     parts.take(key, array)?;
     if let Some(sibling) = sibling.filter(|sibling| sibling.is_file()) {
         let other = if key == "t2d" { "d2t" } else { "t2d" };
-        let read = || npy::decode(&std::fs::read(&sibling).context("cannot read")?);
+        let read = || npy::decode(&read_file(&sibling, MAX_FILE_BYTES)?);
         let array = read().with_context(|| format!("`{}` beside it", sibling.display()))?;
         parts.take(other, array)?;
     }

@@ -30,6 +30,21 @@ mod torch_pt;
 use anyhow::{Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
+/// The largest V that is believed: no published vocabulary has a tenth of it, and memory is allotted by it.
+pub const MAX_TARGET_ROWS: usize = 1 << 24;
+/// The most rows that repeat the first one: they fill a tile.
+pub const MAX_REPEATED_ROWS: usize = 1 << 16;
+
+/// # Errors
+/// V is 0 or larger than [`MAX_TARGET_ROWS`].
+pub fn check_target_rows(target_rows: usize) -> Result<usize> {
+    ensure!(
+        (1..=MAX_TARGET_ROWS).contains(&target_rows),
+        "V, the rows of lm_head, is {target_rows}, expected 1 to {MAX_TARGET_ROWS}"
+    );
+    Ok(target_rows)
+}
+
 /// Which rows of `lm_head` the draft head keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DraftVocab {
@@ -55,6 +70,12 @@ impl DraftVocab {
     /// # Errors
     /// As [`DraftVocab::new`].
     pub fn validate(&self) -> Result<()> {
+        check_target_rows(self.target_rows)?;
+        ensure!(
+            self.n_repeated <= MAX_REPEATED_ROWS,
+            "{} rows repeat the first, expected at most {MAX_REPEATED_ROWS}",
+            self.n_repeated
+        );
         let Some(&last) = self.token_ids.last() else { bail!("the draft vocabulary is empty") };
         if let Some(pair) = self.token_ids.windows(2).find(|pair| pair[0] >= pair[1]) {
             bail!("the kept ids are not strictly ascending: `{}` stands before `{}`", pair[0], pair[1]);

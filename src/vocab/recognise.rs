@@ -80,6 +80,7 @@ fn resolve(container: Container, parts: Parts, asked: Option<usize>) -> Result<(
     }
     let vocab = DraftVocab { target_rows, token_ids, n_repeated: parts.n_repeated };
     vocab.validate()?;
+    vocab.validate()?;
     let Parts { arrays, tokenizer_sha256, .. } = parts;
     let form = container.form(semantics);
     Ok((vocab, Detected { form, semantics, arrays, ascending: ids.is_sorted(), tokenizer_sha256, notes }))
@@ -163,7 +164,7 @@ fn as_offsets(offsets: &[i64], target_rows: usize) -> Result<Vec<u32>> {
 /// # Errors
 /// An id is out of range or stands twice.
 fn distinct_ids(ids: impl Iterator<Item = i64>, target_rows: usize) -> Result<Vec<u32>> {
-    let mut seen = vec![false; target_rows];
+    let mut seen = vec![false; super::check_target_rows(target_rows)?];
     let mut distinct = Vec::new();
     for (row, id) in ids.enumerate() {
         let index = usize::try_from(id).ok().filter(|&id| id < target_rows);

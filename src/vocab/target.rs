@@ -5,7 +5,11 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::error::Hint;
+use super::check_target_rows;
+use crate::{error::Hint, input::read_file};
+
+/// A config is a few kilobytes.
+const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
 /// V: what was said, or `vocab_size` of the config.json beside the tokenizer.
 ///
@@ -13,12 +17,12 @@ use crate::error::Hint;
 /// Neither is there, or config.json is broken.
 pub fn target_rows(tokenizer: &Path, said: Option<usize>) -> Result<usize> {
     if let Some(said) = said {
-        return Ok(said);
+        return check_target_rows(said);
     }
     let config = tokenizer.with_file_name("config.json");
     let missing =
         || format!("`{}`: V, the rows of lm_head, is not known (no config.json beside it)", tokenizer.display());
-    let bytes = match std::fs::read(&config) {
+    let bytes = match read_file(&config, MAX_CONFIG_BYTES) {
         Ok(bytes) => bytes,
         Err(_) => {
             return Err(anyhow::anyhow!(missing())).hint("say it with `--target-rows V` (248320 for Qwen3.5 to 3.8)");
@@ -31,6 +35,7 @@ pub fn target_rows(tokenizer: &Path, said: Option<usize>) -> Result<usize> {
         .and_then(Value::as_u64)
         .and_then(|rows| usize::try_from(rows).ok())
         .context("has no `vocab_size`")
+        .and_then(check_target_rows)
         .with_context(say)
         .hint("say it with `--target-rows V`")
 }

@@ -182,3 +182,66 @@ fn a_full_disk_is_said_and_leaves_nothing() {
         assert_eq!(fs::read_dir(disk.0.path()).unwrap().count(), 0, "nothing is left");
     }
 }
+
+#[test]
+fn force_replaces_only_what_draftfast_wrote_and_never_an_input() {
+    let job = Job::new();
+    let run = |output: &Path| {
+        let args = job.args(output);
+        draftfast(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    // The model itself, a folder that holds it, a folder of somebody's files, a file.
+    fs::create_dir(job.at("notes")).unwrap();
+    fs::write(job.at("notes/a.txt"), "mine").unwrap();
+    for (output, said) in [
+        ("model", "is an input of this run"),
+        ("notes", "is no output of draftfast"),
+        ("ids.txt", "is no output of draftfast"),
+    ] {
+        let refused = run(&job.at(output));
+        assert_eq!(refused.status.code(), Some(1), "{output}");
+        assert!(stderr(&refused).contains(said), "{output}: {}", stderr(&refused));
+    }
+    assert!(job.at("model/config.json").exists() && job.at("notes/a.txt").exists());
+    assert!(run(job.dir.path()).status.code() == Some(1), "a folder that holds the model");
+    assert!(job.at("model/config.json").exists());
+    assert!(run(&job.at("outputs/out")).status.success() && run(&job.at("outputs/out")).status.success());
+}
+
+#[test]
+fn a_lock_file_that_is_a_link_is_not_followed() {
+    let job = Job::new();
+    fs::write(job.at("precious"), "data").unwrap();
+    std::os::unix::fs::symlink(job.at("precious"), job.at("outputs/.out.draftfast-lock")).unwrap();
+    assert!(!job.start(&job.at("outputs/out")).wait().unwrap().success());
+    assert_eq!(fs::read_to_string(job.at("precious")).unwrap(), "data");
+}
+
+#[test]
+fn a_closed_stderr_does_not_stop_the_job() {
+    let job = Job::new();
+    let output = job.at("outputs/out");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_draftfast"));
+    let status = command.args(job.args(&output)).stdout(Stdio::null()).stderr(full).status().unwrap();
+    assert!(status.success() && is_whole(&output));
+}
+
+#[test]
+fn devices_fifos_and_absurd_numbers_are_refused_at_once() {
+    let job = Job::new();
+    let at = |name: &str| job.at(name).to_str().unwrap().to_owned();
+    assert!(Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
+    for (args, said) in [
+        (vec!["inspect", "/dev/zero"], "not a regular file"),
+        (vec!["convert", &at("fifo"), "mask.pt", "--target-rows", "9"], "not a regular file"),
+        (vec!["convert", &at("ids.txt"), "mask.pt", "--target-rows", "99999999999999"], "expected 1 to 16777216"),
+        (vec!["convert", &at("ids.txt"), "mask.pt", "--target-rows", "0"], "expected 1 to 16777216"),
+    ] {
+        let output = draftfast(&args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(stderr(&output).contains(said), "{args:?}: {}", stderr(&output));
+    }
+    let padded = ["quantize", "m", "--vocab", "v", "-o", "o", "--pad-to", "18446744073709551615"];
+    assert_eq!(draftfast(&padded).status.code(), Some(2));
+}
