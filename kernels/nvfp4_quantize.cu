@@ -1,0 +1,246 @@
+// Rows of BF16 weights -> NVFP4, the same bytes as `src/nvfp4/reference.rs`: that file is the specification, and the
+// order of every FP32 operation below is its order. Compile with --fmad=false: a fused multiply-add is used only where
+// it is written.
+//
+// One thread, one block of 16: reads 32 bytes, writes 8 bytes of codes and one scale. Bytes moved: N * K * (2 + 9/16).
+//
+// Divisions by a block's step are IEEE. Weights have 8 significant bits, so a reciprocal, one multiplication and one
+// remainder give the correctly rounded quotient: lab/quantize_lab.cu compares all 2^7 * 2^23 pairs of significands with
+// the division instruction. Where exponents could leave the range in which that holds, the division itself is used.
+
+#include "nvfp4.cuh"
+
+#define ONE_CODE 0x38             // E4M3 1.0
+#define MAX_CODE 0x7E             // E4M3 448
+#define KERNEL_SAFE_MIN_CODE 8    // the smallest normal E4M3, 2^-6
+#define CODES_ABOVE_MAX_RULE 7    // larger scales cannot be better: reference.rs says why
+
+// --------------------------------------------------------------------------------------------- numbers
+
+__device__ __forceinline__ float e4m3_decode(u32 code) {  // 0..126
+    return code < 8 ? (float)code * (1.0f / 512) : __uint_as_float((code + (120 << 3)) << 20);
+}
+
+// The nearest code of x >= 0, ties to even; above 448 the largest.
+__device__ __forceinline__ u32 e4m3_encode(float x) {
+    x = fminf(x, E4M3_MAX);
+    if (x < 8.0f / 512) return __float_as_uint(x + 16384.0f) - __float_as_uint(16384.0f);
+    u32 bits = __float_as_uint(x);
+    return ((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - (120 << 3);
+}
+
+// What rounding |y| to E2M1 needs: |y| + 2^22 * max(2^e, 1), where the sum's last bit is the grid's spacing at |y|.
+// Saturated at 6; ties go to the even code.
+struct Rounded {
+    float power, shifted;
+
+    __device__ __forceinline__ explicit Rounded(float y) {
+        float a = fminf(fabsf(y), E2M1_MAX);
+        power = __uint_as_float(max(__float_as_uint(a) & 0x7F800000, 0x3F800000));
+        shifted = __fmaf_rn(power, 4194304.0f, a);
+    }
+    __device__ __forceinline__ float magnitude() const { return __fmaf_rn(power, -4194304.0f, shifted); }
+    __device__ __forceinline__ u32 code() const {  // without the sign
+        u32 bits = __float_as_uint(shifted);
+        return (bits & 7) + (bits >> 22) - 298;
+    }
+};
+
+// Division by the step of a block.
+struct Step {
+    float step, reciprocal;
+    bool fast;
+
+    __device__ __forceinline__ Step(u32 code, float global_scale, bool fast_) : fast(fast_) {
+        step = __fmul_rn(e4m3_decode(code), global_scale);
+        reciprocal = __frcp_rn(step);
+    }
+    __device__ __forceinline__ float divide(float x) const {
+        if (!fast) return __fdiv_rn(x, step);
+        float q = __fmul_rn(x, reciprocal);
+        return __fmaf_rn(__fmaf_rn(-q, step, x), reciprocal, q);
+    }
+};
+
+// --------------------------------------------------------------------------------------------- one block
+
+struct Error {
+    float all, clipping;
+};
+
+// The weighted squared error at a scale, in units of the global scale squared, and the part of it from clipping at 6.
+template <bool WEIGHTED>
+__device__ Error block_error(const float x[BLOCK], const float* importance, u32 code, const Step& step) {
+    float error = 0, clipping = 0;
+#pragma unroll
+    for (int i = 0; i < BLOCK; i++) {
+        float y = fabsf(step.divide(x[i]));
+        float difference = __fsub_rn(Rounded(y).magnitude(), y);
+        float cost = __fmul_rn(difference, difference);
+        if (WEIGHTED) cost = __fmul_rn(importance[i], cost);
+        error = __fadd_rn(error, cost);
+        if (y > E2M1_MAX) clipping = __fadd_rn(clipping, cost);
+    }
+    float scale = e4m3_decode(code), square = __fmul_rn(scale, scale);
+    return {__fmul_rn(error, square), __fmul_rn(clipping, square)};
+}
+
+// The scale code of the least error, the smaller of equals; from the top down until clipping alone costs more.
+template <bool WEIGHTED>
+__device__ u32 least_error(const float x[BLOCK], const float* importance, float global_scale, u32 max_rule, u32 min_code,
+                           bool fast) {
+    u32 best = min(max_rule + CODES_ABOVE_MAX_RULE, MAX_CODE);
+    float best_error = __uint_as_float(0x7F800000);
+#pragma unroll 1
+    for (u32 code = best; code >= min_code; code--) {
+        Error error = block_error<WEIGHTED>(x, importance, code, Step(code, global_scale, fast));
+        if (error.all <= best_error) best = code, best_error = error.all;
+        if (error.clipping > best_error) break;
+    }
+    return best;
+}
+
+// Two codes a byte, the even column in the low nibble. As ModelOpt, -0.0 becomes 0 and a negative number that rounds to
+// zero 8.
+__device__ __forceinline__ uint2 pack(const float x[BLOCK], const Step& step) {
+    u32 words[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < BLOCK; i++) {
+        float y = step.divide(x[i]);
+        u32 code = Rounded(y).code() | (y < 0.0f ? 8 : 0);
+        words[i / 8] |= code << (i % 8 * 4);
+    }
+    return make_uint2(words[0], words[1]);
+}
+
+enum Rule { MAX_RULE, FOUR_SIX, MSE };
+
+template <int RULE, bool WEIGHTED>
+__device__ __forceinline__ u32 quantize_block(const float x[BLOCK], const float* importance, float global_scale,
+                                              u32 min_code, uint2& codes) {
+    float amax = 0, smallest = 1;
+#pragma unroll
+    for (int i = 0; i < BLOCK; i++) {
+        amax = fmaxf(amax, fabsf(x[i]));
+        if (RULE != MAX_RULE && x[i] != 0) smallest = fminf(smallest, fabsf(x[i]));
+    }
+    // Below, remainders are exact, quotients neither overflow nor vanish; MAX_RULE compares quotients with 1/4 and up
+    // only, which the last bit of a tiny one does not touch.
+    const bool fast = global_scale >= 0x1p-60f && global_scale <= 0x1p6f && smallest >= 0x1p-90f;
+    const float unrounded = __fdiv_rn(amax, __fmul_rn(E2M1_MAX, global_scale));
+    u32 code = ONE_CODE;  // a zero block, or one that is zero beside this global scale
+    if (unrounded != 0) {
+        code = max(e4m3_encode(fmaxf(unrounded, 1.0f / 512)), min_code);
+        if (RULE == FOUR_SIX) {
+            u32 four = max(e4m3_encode(fmaxf(__fmul_rn(unrounded, 1.5f), 1.0f / 512)), min_code);
+            float four_error = block_error<WEIGHTED>(x, importance, four, Step(four, global_scale, fast)).all;
+            float six_error = block_error<WEIGHTED>(x, importance, code, Step(code, global_scale, fast)).all;
+            if (four_error < six_error) code = four;
+        }
+        if (RULE == MSE) code = least_error<WEIGHTED>(x, importance, global_scale, code, min_code, fast);
+    }
+    codes = pack(x, Step(code, global_scale, fast));
+    return code;
+}
+
+// --------------------------------------------------------------------------------------------- 4/6 over 1536
+
+// fouroversix rounds without a ceiling: from 7 up to 8, as if E2M1 went on.
+__device__ __forceinline__ float unsaturated(float y) {
+    float a = fabsf(y);
+    return copysignf(a >= 7.0f ? 8.0f : Rounded(a).magnitude(), y);
+}
+
+struct Candidate {
+    u32 code;
+    float reciprocal, error;
+};
+
+template <bool WEIGHTED>
+__device__ Candidate fouroversix_candidate(const float x[BLOCK], const float* importance, float unrounded, float amax,
+                                           float decode_scale, u32 min_code) {
+    u32 code = e4m3_encode(unrounded);
+    if (min_code > 1 && unrounded > 0) code = max(code, min_code);
+    float scale = e4m3_decode(code), reciprocal = __fdiv_rn(1.0f, __fmul_rn(decode_scale, scale));
+    float cost[BLOCK], error = 0;
+#pragma unroll
+    for (int i = 0; i < BLOCK; i++) {
+        float y = code == 0 ? 0.0f : __fmul_rn(x[i], reciprocal);
+        float decoded = __fdiv_rn(__fmul_rn(__fmul_rn(unsaturated(y), scale), amax), 1536.0f);
+        float difference = __fsub_rn(decoded, x[i]);
+        cost[i] = __fmul_rn(difference, difference);
+        if (WEIGHTED) cost[i] = __fmul_rn(importance[i], cost[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < BLOCK / 2; i++) error = __fadd_rn(error, __fadd_rn(cost[i], cost[i + BLOCK / 2]));
+    return {code, reciprocal, error};
+}
+
+// In the arithmetic of fouroversix' reference: reciprocals where the other rules divide, the scale 0 for a block that
+// underflows.
+template <bool WEIGHTED>
+__device__ u32 fouroversix_block(const float x[BLOCK], const float* importance, float global_scale, u32 min_code,
+                                 uint2& codes) {
+    const float range = 1536.0f, amax = __fmul_rn(global_scale, range), encode_scale = __fdiv_rn(range, amax);
+    const float decode_scale = __fdiv_rn(1.0f, encode_scale);
+    float block_amax = 0;
+#pragma unroll
+    for (int i = 0; i < BLOCK; i++) block_amax = fmaxf(block_amax, fabsf(x[i]));
+    const float unrounded = __fmul_rn(__fdiv_rn(block_amax, E2M1_MAX), encode_scale);
+    Candidate six = fouroversix_candidate<WEIGHTED>(x, importance, unrounded, amax, decode_scale, min_code);
+    Candidate four = fouroversix_candidate<WEIGHTED>(x, importance, __fmul_rn(unrounded, 1.5f), amax, decode_scale, min_code);
+    const Candidate chosen = four.error < six.error ? four : six;
+    u32 words[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < BLOCK; i++) {
+        float y = chosen.code == 0 ? 0.0f : __fmul_rn(x[i], chosen.reciprocal);
+        // its packer writes 8 as 0x8, minus zero
+        u32 code = fabsf(y) >= 7.0f ? 8 : Rounded(y).code() | (y < 0.0f ? 8 : 0);
+        words[i / 8] |= code << (i % 8 * 4);
+    }
+    codes = make_uint2(words[0], words[1]);
+    return chosen.code;
+}
+
+// --------------------------------------------------------------------------------------------- kernels
+
+#define ARGUMENTS                                                                                         \
+    const uint4 *__restrict__ weights /* [N, K] BF16 */, u64 n_blocks /* N * K / 16 */,                   \
+        u32 row_blocks /* K / 16 */, float global_scale, u32 min_code /* 1, or KERNEL_SAFE_MIN_CODE */,   \
+        const float *__restrict__ importance /* [K] or null */, uint2 *__restrict__ codes /* [N, K/2] */, \
+        u8 *__restrict__ scales /* [N, K/16] E4M3 */
+
+template <int RULE, bool OVER_1536>
+__device__ __forceinline__ void quantize(ARGUMENTS) {
+    const u64 block = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (block >= n_blocks) return;
+    const uint4 first = __ldg(weights + block * 2), second = __ldg(weights + block * 2 + 1);
+    const u32 pairs[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
+    float x[BLOCK], weight[BLOCK];
+#pragma unroll
+    for (int i = 0; i < BLOCK; i++) x[i] = __uint_as_float(i % 2 ? pairs[i / 2] & 0xFFFF0000 : pairs[i / 2] << 16);
+    uint2 packed;
+    u32 scale;
+    if (RULE != MAX_RULE && importance != nullptr) {
+        const float* from = importance + block % row_blocks * BLOCK;
+#pragma unroll
+        for (int i = 0; i < BLOCK; i++) weight[i] = __ldg(from + i);
+        scale = OVER_1536 ? fouroversix_block<true>(x, weight, global_scale, min_code, packed)
+                          : quantize_block<RULE, true>(x, weight, global_scale, min_code, packed);
+    } else {
+        scale = OVER_1536 ? fouroversix_block<false>(x, nullptr, global_scale, min_code, packed)
+                          : quantize_block<RULE, false>(x, nullptr, global_scale, min_code, packed);
+    }
+    codes[block] = packed;
+    scales[block] = (u8)scale;
+}
+
+#define KERNEL(NAME, RULE, OVER_1536)                                                                            \
+    extern "C" __global__ void __launch_bounds__(256) NAME(ARGUMENTS) {                                          \
+        quantize<RULE, OVER_1536>(weights, n_blocks, row_blocks, global_scale, min_code, importance, codes, scales); \
+    }
+
+KERNEL(nvfp4_quantize_max, MAX_RULE, false)
+KERNEL(nvfp4_quantize_four_six, FOUR_SIX, false)
+KERNEL(nvfp4_quantize_four_six_1536, FOUR_SIX, true)
+KERNEL(nvfp4_quantize_mse, MSE, false)
