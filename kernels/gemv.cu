@@ -106,10 +106,7 @@ __device__ __forceinline__ const u8* element(const u8* base, u32 index) {
 // nothing and the last step is not full.
 template <bool RAGGED>
 struct Stream {
-    // A warp copies whole lines: eight lanes a row of 128 bytes, four rows an instruction. `codes[i]`: the first bytes of
-    // row 4i + lane / 8 for this lane; `scales`: the first of row `lane`.
-    const u8 *codes[8], *scales;
-    u32 to_line;  // from this lane's 16 bytes of a plane to where it copies to
+    const u8 *codes[4], *scales;  // this lane's first codes of row g + 8r, and the first scales of row `lane`
     u32 at, tile, step;           // `at`: the tile's and step's first block, counted over the matrix
     u32 n_blocks, lane;
 
@@ -121,12 +118,9 @@ struct Stream {
     __device__ __forceinline__ Stream(const Weights& w) : n_blocks(w.k / BLOCK), lane(threadIdx.x % 32) {
         scales = w.scales + (u64)lane * n_blocks;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            codes[i] = w.codes + ((u64)(lane / 8 + 4 * i) * n_blocks + lane % 8 * 2) * 8;
-            asm volatile("" : "+l"(codes[i]));  // keep it: computed anew it costs integer adds
-        }
-        asm volatile("" : "+l"(scales));
-        to_line = lane % 8 / 4 * 2048 + lane / 8 * 64 + lane % 4 * 16 - lane * 16;
+        for (int r = 0; r < 4; r++) codes[r] = w.codes + ((u64)(lane / 4 + 8 * r) * n_blocks + lane % 4 * 2) * 8;
+        // keep them: computed anew they cost integer adds
+        asm volatile("" : "+l"(codes[0]), "+l"(codes[1]), "+l"(codes[2]), "+l"(codes[3]), "+l"(scales));
     }
 
     __device__ __forceinline__ void enter(u32 new_tile, const Weights& w, const Share& share) {
@@ -141,7 +135,11 @@ struct Stream {
                 copy_ragged(slot, w);
             } else {
 #pragma unroll
-                for (int i = 0; i < 8; i++) copy16(slot + to_line + i * 256, element<8>(codes[i], at));
+                for (int r = 0; r < 4; r++) {
+                    const u8* code = element<8>(codes[r], at);
+                    copy16(slot + r * 512, code);
+                    copy16(slot + r * 512 + 2048, code + 64);
+                }
                 copy16(slot + 4096, element<1>(scales, at));
             }
             at += STEP_BLOCKS;
@@ -157,8 +155,7 @@ struct Stream {
             for (u32 i = 0; i < 4; i++) {
                 const u32 half = i / 2, block = half * 8 + i % 2;  // of the step, relative to this lane's first
                 const bool there = lane % 4 * 2 + block < n;
-                const u64 from = (u64)(lane / 4 + 8 * r) * n_blocks + at + lane % 4 * 2 + block;
-                copy8(slot + r * 512 + half * 2048 + i % 2 * 8, there ? w.codes + from * 8 : w.codes, there ? 8 : 0);
+                copy8(slot + r * 512 + half * 2048 + i % 2 * 8, there ? codes[r] + ((u64)at + block) * 8 : w.codes, there ? 8 : 0);
             }
         }
         const u32 n = tile * TILE_ROWS + lane < w.n_rows ? n_blocks - step * STEP_BLOCKS : 0;

@@ -1,10 +1,10 @@
-// Rows of BF16 weights -> NVFP4, the same bytes as `src/nvfp4/reference.rs`: that file is the specification, and the
+// Rows of BF16 (or F32) weights -> NVFP4, the same bytes as `src/nvfp4/reference.rs`: that file is the specification, and the
 // order of every FP32 operation below is its order. Compile with --fmad=false: a fused multiply-add is used only where
 // it is written.
 //
-// One thread, one block of 16: reads 32 bytes, writes 8 bytes of codes and one scale. Bytes moved: N * K * (2 + 9/16).
+// One thread, one block of 16: reads 32 bytes of BF16, writes 8 bytes of codes and one scale. Bytes moved: N * K * (2 + 9/16).
 //
-// Divisions by a block's step are IEEE. Weights have 8 significant bits, so a reciprocal, one multiplication and one
+// Divisions by a block's step are IEEE. BF16 has 8 significant bits, so a reciprocal, one multiplication and one
 // remainder give the correctly rounded quotient: lab/quantize_lab.cu compares all 2^7 * 2^23 pairs of significands with
 // the division instruction. Where exponents could leave the range in which that holds, the division itself is used.
 
@@ -47,16 +47,16 @@ struct Rounded {
 };
 
 // Division by the step of a block.
+template <bool FAST>
 struct Step {
     float step, reciprocal;
-    bool fast;
 
-    __device__ __forceinline__ Step(u32 code, float global_scale, bool fast_) : fast(fast_) {
+    __device__ __forceinline__ Step(u32 code, float global_scale) {
         step = __fmul_rn(e4m3_decode(code), global_scale);
-        reciprocal = __frcp_rn(step);
+        reciprocal = FAST ? __frcp_rn(step) : 0;
     }
     __device__ __forceinline__ float divide(float x) const {
-        if (!fast) return __fdiv_rn(x, step);
+        if (!FAST) return __fdiv_rn(x, step);
         float q = __fmul_rn(x, reciprocal);
         return __fmaf_rn(__fmaf_rn(-q, step, x), reciprocal, q);
     }
@@ -68,33 +68,49 @@ struct Error {
     float all, clipping;
 };
 
+__device__ __forceinline__ float square(float x) { return __fmul_rn(x, x); }
+
 // The weighted squared error at a scale, in units of the global scale squared, and the part of it from clipping at 6.
-template <bool WEIGHTED>
-__device__ Error block_error(const float x[BLOCK], const float* importance, u32 code, const Step& step) {
+// Where half of the block alone errs more than `limit`, that half's figures: sums only grow.
+template <bool WEIGHTED, bool FAST>
+__device__ __forceinline__ Error block_error(const float x[BLOCK], const float* importance, u32 code, float global_scale,
+                                             float limit) {
+    const Step<FAST> step(code, global_scale);
+    const float unit = square(e4m3_decode(code));
     float error = 0, clipping = 0;
-#pragma unroll
-    for (int i = 0; i < BLOCK; i++) {
+    auto add = [&](int i) {
         float y = fabsf(step.divide(x[i]));
-        float difference = __fsub_rn(Rounded(y).magnitude(), y);
-        float cost = __fmul_rn(difference, difference);
+        float cost = square(__fsub_rn(Rounded(y).magnitude(), y));
         if (WEIGHTED) cost = __fmul_rn(importance[i], cost);
         error = __fadd_rn(error, cost);
         if (y > E2M1_MAX) clipping = __fadd_rn(clipping, cost);
+    };
+#pragma unroll
+    for (int i = 0; i < BLOCK / 2; i++) add(i);
+    if (__fmul_rn(error, unit) <= limit) {
+#pragma unroll
+        for (int i = BLOCK / 2; i < BLOCK; i++) add(i);
     }
-    float scale = e4m3_decode(code), square = __fmul_rn(scale, scale);
-    return {__fmul_rn(error, square), __fmul_rn(clipping, square)};
+    return {__fmul_rn(error, unit), __fmul_rn(clipping, unit)};
 }
 
-// The scale code of the least error, the smaller of equals; from the top down until clipping alone costs more.
-template <bool WEIGHTED>
-__device__ u32 least_error(const float x[BLOCK], const float* importance, float global_scale, u32 max_rule, u32 min_code,
-                           bool fast) {
-    u32 best = min(max_rule + CODES_ABOVE_MAX_RULE, MAX_CODE);
-    float best_error = __uint_as_float(0x7F800000);
+// The scale code of the least error, the smaller of equals. From the top down until clipping alone costs more; the max
+// rule's code goes first, because its error is a limit that most others soon exceed.
+template <bool WEIGHTED, bool FAST>
+__device__ __forceinline__ u32 least_error(const float x[BLOCK], const float* importance, float amax, float global_scale,
+                                           u32 max_rule, u32 min_code) {
+    const float infinity = __uint_as_float(0x7F800000);
+    u32 best = max_rule;
+    float best_error = block_error<WEIGHTED, FAST>(x, importance, max_rule, global_scale, infinity).all;
 #pragma unroll 1
-    for (u32 code = best; code >= min_code; code--) {
-        Error error = block_error<WEIGHTED>(x, importance, code, Step(code, global_scale, fast));
-        if (error.all <= best_error) best = code, best_error = error.all;
+    for (u32 code = min(max_rule + CODES_ABOVE_MAX_RULE, MAX_CODE); code >= min_code; code--) {
+        if (code == max_rule) continue;
+        if (!WEIGHTED && code < max_rule) {  // the largest weight alone may settle it
+            float y = Step<FAST>(code, global_scale).divide(amax);
+            if (y > E2M1_MAX && __fmul_rn(square(__fsub_rn(y, E2M1_MAX)), square(e4m3_decode(code))) > best_error) break;
+        }
+        Error error = block_error<WEIGHTED, FAST>(x, importance, code, global_scale, best_error);
+        if (error.all < best_error || (error.all == best_error && code < best)) best = code, best_error = error.all;
         if (error.clipping > best_error) break;
     }
     return best;
@@ -102,7 +118,8 @@ __device__ u32 least_error(const float x[BLOCK], const float* importance, float 
 
 // Two codes a byte, the even column in the low nibble. As ModelOpt, -0.0 becomes 0 and a negative number that rounds to
 // zero 8.
-__device__ __forceinline__ uint2 pack(const float x[BLOCK], const Step& step) {
+template <bool FAST>
+__device__ __forceinline__ uint2 pack(const float x[BLOCK], const Step<FAST>& step) {
     u32 words[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < BLOCK; i++) {
@@ -115,32 +132,39 @@ __device__ __forceinline__ uint2 pack(const float x[BLOCK], const Step& step) {
 
 enum Rule { MAX_RULE, FOUR_SIX, MSE };
 
+template <int RULE, bool WEIGHTED, bool FAST>
+__device__ __forceinline__ u32 quantize_scaled(const float x[BLOCK], const float* importance, float amax, float unrounded,
+                                               float global_scale, u32 min_code, uint2& codes) {
+    u32 code = ONE_CODE;  // a zero block, or one that is zero beside this global scale
+    if (unrounded != 0) {
+        code = max(e4m3_encode(fmaxf(unrounded, 1.0f / 512)), min_code);
+        if (RULE == FOUR_SIX) {
+            const float infinity = __uint_as_float(0x7F800000);
+            u32 four = max(e4m3_encode(fmaxf(__fmul_rn(unrounded, 1.5f), 1.0f / 512)), min_code);
+            float six_error = block_error<WEIGHTED, FAST>(x, importance, code, global_scale, infinity).all;
+            if (block_error<WEIGHTED, FAST>(x, importance, four, global_scale, six_error).all < six_error) code = four;
+        }
+        if (RULE == MSE) code = least_error<WEIGHTED, FAST>(x, importance, amax, global_scale, code, min_code);
+    }
+    codes = pack(x, Step<FAST>(code, global_scale));
+    return code;
+}
+
 template <int RULE, bool WEIGHTED>
 __device__ __forceinline__ u32 quantize_block(const float x[BLOCK], const float* importance, float global_scale,
-                                              u32 min_code, uint2& codes) {
+                                              u32 min_code, bool from_bf16, uint2& codes) {
     float amax = 0, smallest = 1;
 #pragma unroll
     for (int i = 0; i < BLOCK; i++) {
         amax = fmaxf(amax, fabsf(x[i]));
         if (RULE != MAX_RULE && x[i] != 0) smallest = fminf(smallest, fabsf(x[i]));
     }
-    // Below, remainders are exact, quotients neither overflow nor vanish; MAX_RULE compares quotients with 1/4 and up
-    // only, which the last bit of a tiny one does not touch.
-    const bool fast = global_scale >= 0x1p-60f && global_scale <= 0x1p6f && smallest >= 0x1p-90f;
     const float unrounded = __fdiv_rn(amax, __fmul_rn(E2M1_MAX, global_scale));
-    u32 code = ONE_CODE;  // a zero block, or one that is zero beside this global scale
-    if (unrounded != 0) {
-        code = max(e4m3_encode(fmaxf(unrounded, 1.0f / 512)), min_code);
-        if (RULE == FOUR_SIX) {
-            u32 four = max(e4m3_encode(fmaxf(__fmul_rn(unrounded, 1.5f), 1.0f / 512)), min_code);
-            float four_error = block_error<WEIGHTED>(x, importance, four, Step(four, global_scale, fast)).all;
-            float six_error = block_error<WEIGHTED>(x, importance, code, Step(code, global_scale, fast)).all;
-            if (four_error < six_error) code = four;
-        }
-        if (RULE == MSE) code = least_error<WEIGHTED>(x, importance, global_scale, code, min_code, fast);
-    }
-    codes = pack(x, Step(code, global_scale, fast));
-    return code;
+    // In this range remainders are exact, and quotients neither overflow nor vanish; MAX_RULE compares quotients with 1/4
+    // and up only, which the last bit of a tiny one does not touch.
+    if (from_bf16 && global_scale >= 0x1p-60f && global_scale <= 0x1p6f && smallest >= 0x1p-90f)
+        return quantize_scaled<RULE, WEIGHTED, true>(x, importance, amax, unrounded, global_scale, min_code, codes);
+    return quantize_scaled<RULE, WEIGHTED, false>(x, importance, amax, unrounded, global_scale, min_code, codes);
 }
 
 // --------------------------------------------------------------------------------------------- 4/6 over 1536
@@ -205,7 +229,7 @@ __device__ u32 fouroversix_block(const float x[BLOCK], const float* importance, 
 // --------------------------------------------------------------------------------------------- kernels
 
 #define ARGUMENTS                                                                                         \
-    const uint4 *__restrict__ weights /* [N, K] BF16 */, u64 n_blocks /* N * K / 16 */,                   \
+    const uint4 *__restrict__ weights /* [N, K] BF16, or F32 */, u32 from_bf16, u64 n_blocks /* N * K / 16 */,                   \
         u32 row_blocks /* K / 16 */, float global_scale, u32 min_code /* 1, or KERNEL_SAFE_MIN_CODE */,   \
         const float *__restrict__ importance /* [K] or null */, uint2 *__restrict__ codes /* [N, K/2] */, \
         u8 *__restrict__ scales /* [N, K/16] E4M3 */
@@ -214,11 +238,19 @@ template <int RULE, bool OVER_1536>
 __device__ __forceinline__ void quantize(ARGUMENTS) {
     const u64 block = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (block >= n_blocks) return;
-    const uint4 first = __ldg(weights + block * 2), second = __ldg(weights + block * 2 + 1);
-    const u32 pairs[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
     float x[BLOCK], weight[BLOCK];
+    if (from_bf16) {
+        const uint4 first = __ldg(weights + block * 2), second = __ldg(weights + block * 2 + 1);
+        const u32 pairs[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
 #pragma unroll
-    for (int i = 0; i < BLOCK; i++) x[i] = __uint_as_float(i % 2 ? pairs[i / 2] & 0xFFFF0000 : pairs[i / 2] << 16);
+        for (int i = 0; i < BLOCK; i++) x[i] = __uint_as_float(i % 2 ? pairs[i / 2] & 0xFFFF0000 : pairs[i / 2] << 16);
+    } else {
+#pragma unroll
+        for (int i = 0; i < BLOCK / 4; i++) {
+            const float4 four = __ldg((const float4*)weights + block * 4 + i);
+            x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
+        }
+    }
     uint2 packed;
     u32 scale;
     if (RULE != MAX_RULE && importance != nullptr) {
@@ -226,10 +258,10 @@ __device__ __forceinline__ void quantize(ARGUMENTS) {
 #pragma unroll
         for (int i = 0; i < BLOCK; i++) weight[i] = __ldg(from + i);
         scale = OVER_1536 ? fouroversix_block<true>(x, weight, global_scale, min_code, packed)
-                          : quantize_block<RULE, true>(x, weight, global_scale, min_code, packed);
+                          : quantize_block<RULE, true>(x, weight, global_scale, min_code, from_bf16, packed);
     } else {
         scale = OVER_1536 ? fouroversix_block<false>(x, nullptr, global_scale, min_code, packed)
-                          : quantize_block<RULE, false>(x, nullptr, global_scale, min_code, packed);
+                          : quantize_block<RULE, false>(x, nullptr, global_scale, min_code, from_bf16, packed);
     }
     codes[block] = packed;
     scales[block] = (u8)scale;
@@ -237,7 +269,8 @@ __device__ __forceinline__ void quantize(ARGUMENTS) {
 
 #define KERNEL(NAME, RULE, OVER_1536)                                                                            \
     extern "C" __global__ void __launch_bounds__(256) NAME(ARGUMENTS) {                                          \
-        quantize<RULE, OVER_1536>(weights, n_blocks, row_blocks, global_scale, min_code, importance, codes, scales); \
+        quantize<RULE, OVER_1536>(weights, from_bf16, n_blocks, row_blocks, global_scale, min_code, importance, codes, \
+                                  scales);                                                                       \
     }
 
 KERNEL(nvfp4_quantize_max, MAX_RULE, false)
