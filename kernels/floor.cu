@@ -33,3 +33,13 @@ extern "C" __global__ void __launch_bounds__(512) plain_copy(const uint4* __rest
     }
     for (; i < n_vectors; i += stride) to[i] = __ldg(from + i);
 }
+
+// Words of a hash of their position, with the bits outside `keep` replaced by those of `set`: weights that are finite.
+extern "C" __global__ void __launch_bounds__(256) fill(u32* __restrict__ words, u64 n_words, u32 seed, u32 keep, u32 set) {
+    const u64 stride = (u64)gridDim.x * blockDim.x;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n_words; i += stride) {
+        u64 h = (i + seed) * 0x9E3779B97F4A7C15ull;
+        h = (h ^ h >> 29) * 0xBF58476D1CE4E5B9ull;
+        words[i] = ((u32)(h >> 32) & keep) | set;
+    }
+}

@@ -31,7 +31,7 @@
 #include "nvfp4.cuh"
 
 #ifndef WARPS
-#define WARPS 16              // warps of a thread block
+#define WARPS 12              // warps of a thread block
 #endif
 #ifndef BLOCKS_PER_SM
 #define BLOCKS_PER_SM 1       // thread blocks the registers leave room for
@@ -600,9 +600,8 @@ __device__ __forceinline__ void argmax(const Weights& w, const uint4* x, const i
                                    dependent, keys, arrived, ids, values);                                                        \
     }
 
-#ifndef DEPTHS
-#define DEPTHS 2
-#endif
-KERNELS(nvfp4_gemv2, Columns, DEPTHS, false)       // M = 1, 2; N >= 32, K % 256 == 0
-KERNELS(nvfp4_gemv8, Scaled, DEPTHS, false)        // M = 1..8; the same
-KERNELS(nvfp4_gemv_ragged, Scaled, 1, true)   // any N, any K % 16 == 0
+KERNELS(nvfp4_gemv2, Columns, 2, false)          // M = 1, 2; N >= 32, K % 256 == 0
+KERNELS(nvfp4_gemv8, Scaled, 2, false)           // M = 1..8; the same
+KERNELS(nvfp4_gemv2_shallow, Columns, 1, false)  // the same two where shared memory is short
+KERNELS(nvfp4_gemv8_shallow, Scaled, 1, false)
+KERNELS(nvfp4_gemv_ragged, Scaled, 1, true)      // M = 1..8; any N, any K % 16 == 0

@@ -3,11 +3,16 @@
 //! cudarc panics when no libcuda can be opened, so [`Gpu::open`] asks for the library first; every later failure is a
 //! driver code that [`explain`] turns into one sentence and a hint.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    str::FromStr,
+    sync::{Arc, Mutex},
+};
 
 use anyhow::{Error, Result, anyhow, bail};
 use cudarc::driver::{
-    CudaContext, CudaStream, DriverError, result,
+    CudaContext, CudaModule, CudaStream, DriverError, result,
     sys::{self, CUdevice_attribute, CUresult},
 };
 
@@ -79,11 +84,14 @@ impl DeviceRequest {
     }
 }
 
-/// An open CUDA device: its context, the one stream that all work goes through, and what it is.
+/// An open CUDA device: its context, the stream that work goes through, and what it is.
 #[derive(Debug)]
 pub struct Gpu {
     pub(super) context: Arc<CudaContext>,
     pub(super) stream: Arc<CudaStream>,
+    pub(super) modules: Mutex<BTreeMap<&'static str, Arc<CudaModule>>>,
+    /// Shared memory that a block may have, in bytes.
+    pub(super) shared_block_bytes: u32,
     /// The product's name, as the driver gives it.
     pub name: String,
     /// Compute capability, major and minor.
@@ -141,10 +149,24 @@ impl Gpu {
         let number = |attribute| -> Result<usize> { Ok(usize::try_from(context.attribute(attribute)?)?) };
         let n_multiprocessors = number(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let l2_bytes = number(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
+        let shared_block_bytes =
+            u32::try_from(number(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?)?;
         let (name, memory_bytes) = (context.name()?, context.total_mem()?);
         disable_event_tracking(&context);
         let stream = context.new_stream()?;
-        Ok(Self { context, stream, name, capability, cuda_version, n_multiprocessors, l2_bytes, memory_bytes })
+        let modules = Mutex::default();
+        Ok(Self {
+            context,
+            stream,
+            modules,
+            shared_block_bytes,
+            name,
+            capability,
+            cuda_version,
+            n_multiprocessors,
+            l2_bytes,
+            memory_bytes,
+        })
     }
 
     /// Device memory that is free now, in bytes.
@@ -199,7 +221,7 @@ fn driver_version() -> Result<i32, DriverError> {
 
 fn disable_event_tracking(context: &Arc<CudaContext>) {
     #[expect(unsafe_code, reason = "the caller orders all work itself")]
-    // SAFETY: all kernels and copies of a `Gpu` go through one stream, or wait for an event explicitly.
+    // SAFETY: all kernels and copies on a buffer go through one stream, or the host waits between streams.
     unsafe {
         context.disable_event_tracking();
     }

@@ -5,5 +5,8 @@
 //! is not a memory map stands in this room.
 
 mod device;
+mod kernels;
+mod quantize;
 
 pub use device::{Device, DeviceRequest, Gpu};
+pub use quantize::{Quantizer, Rows};
