@@ -22,6 +22,7 @@ pub mod nvfp4;
 pub mod quantize;
 pub mod sidecar;
 
+pub mod bench;
 pub mod checksum;
 pub mod demo;
 pub mod export;

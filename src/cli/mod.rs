@@ -1,5 +1,6 @@
 //! The command line: clap structs only, one file a verb. Nothing else knows clap.
 
+pub mod bench;
 pub mod build;
 pub mod build_vocab;
 pub mod convert;
@@ -80,6 +81,8 @@ pub enum Command {
     Export(export::Export),
     /// Compare a sidecar with the model it was made from, row by row
     Verify(verify::Verify),
+    /// Time a draft step's matrix-vector products on the GPU, before and after
+    Bench(bench::Bench),
     /// Predict how many rows and draft tokens serve best, and what they earn
     Plan(plan::Plan),
     /// Check a directory against its sha256sums.txt, or git-lfs pointers against the real files

@@ -1,5 +1,6 @@
 //! One file a verb: a command joins stages and owns no logic.
 
+mod bench;
 mod build;
 mod build_vocab;
 mod convert;
@@ -49,6 +50,7 @@ fn dispatch(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
         Command::VerifySha(args) => return verify_sha::run(args, cli.global.quiet, terminal),
         Command::Export(args) => export::run(args, terminal),
         Command::Inspect(args) => inspect::run(args, terminal),
+        Command::Bench(args) => bench::run(args, terminal),
         Command::Synth(args) => synth::run(args, terminal),
         Command::Completions { shell } => shell::completions(*shell, terminal),
         Command::Man => shell::man(terminal),

@@ -178,6 +178,26 @@ impl Gpu {
         Ok(free)
     }
 
+    /// The highest clock of the multiprocessors and of the memory, in MHz.
+    ///
+    /// # Errors
+    /// The device was lost.
+    pub fn max_clocks_mhz(&self) -> Result<(u32, u32)> {
+        let khz = |attribute| self.context.attribute(attribute).map_err(|e| explain(e, "ask for the clocks"));
+        let (cores, memory) = (
+            khz(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+            khz(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+        );
+        Ok((u32::try_from(cores)? / 1000, u32::try_from(memory)? / 1000))
+    }
+
+    /// The version of the kernel's driver, `580.159.03`, where the system shows it.
+    pub fn driver_version(&self) -> Option<String> {
+        let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
+        let version = |word: &&str| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit());
+        text.lines().next()?.split_whitespace().find(version).map(str::to_owned)
+    }
+
     /// Waits for all work in the stream.
     ///
     /// # Errors

@@ -70,7 +70,8 @@ impl Arguments {
 impl Gpu {
     /// The kernel `function` of module `module`; compiled by the driver at first use, and then from its cache.
     pub(super) fn kernel(&self, module: &'static str, function: &str) -> Result<CudaFunction> {
-        let mut modules = self.modules.lock().map_err(|_| anyhow::anyhow!("a thread failed while it loaded kernels"))?;
+        let mut modules =
+            self.modules.lock().map_err(|_| anyhow::anyhow!("a thread failed while it loaded kernels"))?;
         let loaded = match modules.get(module) {
             Some(loaded) => loaded.clone(),
             None => {
@@ -168,9 +169,10 @@ mod tests {
         let constant = |source: &str, name: &str| -> f64 {
             let line = source.lines().find(|line| line.starts_with(&format!("#define {name} "))).unwrap();
             let value = line.split_whitespace().nth(2).unwrap();
-            value.trim_end_matches('f').parse().unwrap_or_else(|_| {
-                f64::from(u32::from_str_radix(value.trim_start_matches("0x"), 16).unwrap())
-            })
+            value
+                .trim_end_matches('f')
+                .parse()
+                .unwrap_or_else(|_| f64::from(u32::from_str_radix(value.trim_start_matches("0x"), 16).unwrap()))
         };
         assert_eq!(constant(HEADER, "BLOCK"), BLOCK as f64);
         assert_eq!(constant(HEADER, "E2M1_MAX"), f64::from(E2M1_MAX));

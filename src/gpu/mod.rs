@@ -5,8 +5,12 @@
 //! is not a memory map stands in this room.
 
 mod device;
+mod gemv;
 mod kernels;
 mod quantize;
+mod timing;
 
 pub use device::{Device, DeviceRequest, Gpu};
+pub use gemv::{MAX_M, Nvfp4Matrix, Output, Plan, Vectors};
 pub use quantize::{Quantizer, Rows};
+pub use timing::{Pool, Work};

@@ -55,12 +55,15 @@ impl<'g> Quantizer<'g> {
     /// # Errors
     /// The card is out of memory or does not take the kernels.
     pub fn new(gpu: &'g Gpu, k: usize, config: &QuantizeConfig) -> Result<Self> {
-        let kernel = gpu.kernel("nvfp4_quantize", match config.rule {
-            ScaleRule::Max => "nvfp4_quantize_max",
-            ScaleRule::FourSix => "nvfp4_quantize_four_six",
-            ScaleRule::FourSix1536 => "nvfp4_quantize_four_six_1536",
-            ScaleRule::Mse => "nvfp4_quantize_mse",
-        })?;
+        let kernel = gpu.kernel(
+            "nvfp4_quantize",
+            match config.rule {
+                ScaleRule::Max => "nvfp4_quantize_max",
+                ScaleRule::FourSix => "nvfp4_quantize_four_six",
+                ScaleRule::FourSix1536 => "nvfp4_quantize_four_six_1536",
+                ScaleRule::Mse => "nvfp4_quantize_mse",
+            },
+        )?;
         let importance = config.importance.map(|weights| gpu.stream.clone_htod(weights)).transpose();
         let importance = importance.map_err(|e| explain(e, "send the importance of the columns"))?;
         gpu.synchronize()?;
@@ -77,7 +80,9 @@ impl<'g> Quantizer<'g> {
     /// The lengths do not belong together, as in `nvfp4::quantize_rows`.
     pub fn quantize(&self, rows: Rows, global_scale: f32, codes: &mut [u8], block_scales: &mut [u8]) -> Result<()> {
         let (bytes, n_weights) = rows.bytes();
-        assert!(n_weights.is_multiple_of(self.k) && codes.len() == n_weights / 2 && block_scales.len() == n_weights / BLOCK);
+        assert!(
+            n_weights.is_multiple_of(self.k) && codes.len() == n_weights / 2 && block_scales.len() == n_weights / BLOCK
+        );
         if n_weights == 0 {
             return Ok(());
         }
@@ -156,6 +161,16 @@ impl Lane {
 }
 
 impl Rows<'_> {
+    /// Weights.
+    pub fn len(&self) -> usize {
+        self.bytes().1
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The bytes, and how many weights they are.
     fn bytes(&self) -> (&[u8], usize) {
         let (pointer, n_bytes, n_weights): (*const u8, _, _) = match self {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rayon::prelude::*;
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     checkpoint::{PackedScales, Recipe, Source},
     error::advise,
-    gpu::Device,
+    gpu::{Device, Quantizer, Rows},
     interrupt,
     nvfp4::{self, BLOCK, ErrorStats, Weight},
     report::Progress,
@@ -189,15 +189,19 @@ impl Matrix {
         drafter: &DrafterFile,
         progress: &Progress,
     ) -> Result<ErrorStats> {
-        if let Device::Cuda(gpu) = device {
-            bail!("quantizing on {gpu} is not built in yet: use `--device cpu`, which gives the same bytes");
-        }
+        // Error feedback runs on the CPU whatever the device.
+        let quantizer = match (device, method.config()) {
+            (Device::Cuda(gpu), Some(config)) => Some(Quantizer::new(gpu, self.k, &config)?),
+            _ => None,
+        };
         let stats = self.tiles().into_par_iter().map(|rows| {
             interrupt::check()?;
-            let stats = match self.read(source, rows.clone())? {
-                Tile::Bf16(tile) => self.quantize_tile(&tile, &rows, global_scale, method, drafter),
-                Tile::F16(tile) => self.quantize_tile(&tile, &rows, global_scale, method, drafter),
-                Tile::F32(tile) => self.quantize_tile(&tile, &rows, global_scale, method, drafter),
+            let tile = self.read(source, rows.clone())?;
+            let packed = quantizer.as_ref().map(|quantizer| on_gpu(quantizer, &tile, global_scale)).transpose()?;
+            let stats = match tile {
+                Tile::Bf16(tile) => self.quantize_tile(&tile, &rows, global_scale, method, packed, drafter),
+                Tile::F16(tile) => self.quantize_tile(&tile, &rows, global_scale, method, packed, drafter),
+                Tile::F32(tile) => self.quantize_tile(&tile, &rows, global_scale, method, packed, drafter),
             };
             progress.advance((rows.len() * self.k * 2) as u64);
             stats
@@ -212,14 +216,31 @@ impl Matrix {
         rows: &Range<usize>,
         global_scale: f32,
         method: &Method,
+        packed: Option<(Vec<u8>, Vec<u8>)>,
         drafter: &DrafterFile,
     ) -> Result<ErrorStats> {
-        let (codes, block_scales) = method.quantize(tile, self.k, global_scale);
+        let (codes, block_scales) = packed.unwrap_or_else(|| method.quantize(tile, self.k, global_scale));
         let first = rows.start * self.k;
         drafter.write_at(&format!("{}.weight", self.name), (first / 2) as u64, &codes)?;
         drafter.write_at(&format!("{}.weight_scale", self.name), (first / BLOCK) as u64, &block_scales)?;
         Ok(nvfp4::error_stats(tile, &codes, &block_scales, self.k, global_scale, method.importance()))
     }
+}
+
+/// Codes and block scales of a tile, from the card.
+fn on_gpu(quantizer: &Quantizer<'_>, tile: &Tile<'_>, global_scale: f32) -> Result<(Vec<u8>, Vec<u8>)> {
+    let wide: Vec<f32>;
+    let rows = match tile {
+        Tile::Bf16(rows) => Rows::Bf16(rows),
+        Tile::F32(rows) => Rows::F32(rows),
+        Tile::F16(rows) => {
+            wide = rows.iter().map(|w| w.widen()).collect();
+            Rows::F32(&wide)
+        }
+    };
+    let (mut codes, mut block_scales) = (vec![0; rows.len() / 2], vec![0; rows.len() / BLOCK]);
+    quantizer.quantize(rows, global_scale, &mut codes, &mut block_scales)?;
+    Ok((codes, block_scales))
 }
 
 /// The figures of consecutive tiles, merged in row order.

@@ -171,18 +171,23 @@ impl Method {
         }
     }
 
+    /// What nearest rounding needs to know; `None` for error feedback.
+    pub fn config(&self) -> Option<QuantizeConfig<'_>> {
+        let Self::Nearest { rule, importance } = self else { return None };
+        // Byte for byte ModelOpt's rule, `max` alone may give block scales that kernels flush to zero.
+        let kernel_safe = *rule != ScaleRule::Max;
+        Some(QuantizeConfig { rule: *rule, importance: importance.as_deref(), kernel_safe })
+    }
+
     /// Quantizes a tile of rows; returns codes and block scales.
     pub fn quantize<W: Weight>(&self, tile: &[W], k: usize, global_scale: f32) -> (Vec<u8>, Vec<u8>) {
         let (mut codes, mut block_scales) = (vec![0; tile.len() / 2], vec![0; tile.len() / BLOCK]);
         match self {
-            Self::Nearest { rule, importance } => {
-                // Byte for byte ModelOpt's rule, `max` alone may give block scales that kernels flush to zero.
-                let kernel_safe = *rule != ScaleRule::Max;
-                let config = QuantizeConfig { rule: *rule, importance: importance.as_deref(), kernel_safe };
-                nvfp4::quantize_rows(tile, k, global_scale, &config, &mut codes, &mut block_scales);
-            }
-            Self::Gptq { plan, .. } => {
-                nvfp4::gptq_rows(tile, k, global_scale, plan, &mut codes, &mut block_scales);
+            Self::Gptq { plan, .. } => nvfp4::gptq_rows(tile, k, global_scale, plan, &mut codes, &mut block_scales),
+            Self::Nearest { .. } => {
+                if let Some(config) = self.config() {
+                    nvfp4::quantize_rows(tile, k, global_scale, &config, &mut codes, &mut block_scales);
+                }
             }
         }
         (codes, block_scales)

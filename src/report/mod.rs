@@ -1,5 +1,6 @@
 //! The only room that prints: data to stdout, everything else to stderr.
 
+pub mod bench;
 pub mod inspection;
 pub mod page;
 pub mod pictures;

@@ -14,6 +14,7 @@ mod counts;
 mod export;
 mod faults;
 mod forms;
+mod gpu;
 mod inspect;
 mod nvfp4;
 mod plan;

@@ -1,0 +1,314 @@
+//! y = W x on the card, for the few vectors of a draft step: which kernel, how its warps share the work, the launch.
+
+use anyhow::{Result, ensure};
+use cudarc::driver::{CudaFunction, CudaSlice, DevicePtr, DriverError};
+use half::bf16;
+
+use super::{
+    Gpu,
+    device::explain,
+    kernels::{Arguments, Launch, launch},
+};
+use crate::nvfp4::BLOCK;
+
+// As in kernels/gemv.cu.
+const WARPS: u32 = 12;
+const TILE_ROWS: u32 = 32;
+const STEP_K: u32 = 256;
+const SLOT_BYTES: u32 = 4608;
+/// The most vectors a product takes.
+pub const MAX_M: u32 = 8;
+/// Warps of a block of kernels/gemv_bf16.cu.
+const BF16_WARPS: u32 = 8;
+
+/// What a product gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// All logits, F32 `[m, n]`.
+    Logits,
+    /// The token id of the largest logit of each vector, and that logit; NaN is the largest, ties go to the lower id.
+    Argmax,
+}
+
+/// How the warps share one product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    kernel: &'static str,
+    /// Vectors a launch takes; more take more launches.
+    pub m: u32,
+    /// Warps that share a tile of rows.
+    pub split: u32,
+    grid: u32,
+    shared_bytes: u32,
+}
+
+impl Plan {
+    /// For `n` x `k` weights and `m` vectors on a card of `n_multiprocessors` whose blocks may have `block_bytes` of shared
+    /// memory.
+    pub fn new(n: u32, k: u32, m: u32, n_multiprocessors: u32, block_bytes: u32) -> Result<Self> {
+        ensure!(
+            n > 0 && k > 0 && k.is_multiple_of(BLOCK as u32),
+            "{n} x {k} is no NVFP4 matrix: k is a multiple of 16"
+        );
+        ensure!((1..=MAX_M).contains(&m), "{m} vectors: expected 1 to {MAX_M}");
+        let ragged = !k.is_multiple_of(STEP_K) || n < TILE_ROWS;
+        let n_steps = k.div_ceil(STEP_K);
+        // Fewer launches first, then the deeper prefetch.
+        let mut choices = (1..=m).rev().flat_map(|m| [(m, 2), (m, 1)]).filter(|&(_, depth)| !ragged || depth == 1);
+        let fits = |&(m, depth): &(u32, u32)| Self::bytes(n_steps, m, depth, WARPS, ragged) <= block_bytes;
+        let Some((m, depth)) = choices.find(fits) else {
+            anyhow::bail!(
+                "one vector of {k} columns does not fit the card's {block_bytes} bytes of shared memory a block"
+            );
+        };
+        let kernel = match (ragged, m > 2, depth) {
+            (true, _, _) => "nvfp4_gemv_ragged",
+            (_, false, 2) => "nvfp4_gemv2",
+            (_, true, 2) => "nvfp4_gemv8",
+            (_, false, _) => "nvfp4_gemv2_shallow",
+            (_, true, _) => "nvfp4_gemv8_shallow",
+        };
+        let tiles = n.div_ceil(TILE_ROWS);
+        let grid = tiles.min(n_multiprocessors);
+        let tiles_per_block = tiles.div_ceil(grid);
+        // Twice the steps that the busiest warp takes, and what joining a team's sums costs, as fitted on an H200.
+        let cost = |split: u32| tiles_per_block.div_ceil(WARPS / split) * (2 * n_steps.div_ceil(split) + split);
+        let split = [1, 2, 3, 4, 6, 12].into_iter().filter(|&s| s <= n_steps).min_by_key(|&s| cost(s)).unwrap_or(1);
+        Ok(Self { kernel, m, split, grid, shared_bytes: Self::bytes(n_steps, m, depth, split, ragged) })
+    }
+
+    /// Dynamic shared memory, as the kernel lays it out.
+    fn bytes(n_steps: u32, m: u32, depth: u32, split: u32, ragged: bool) -> u32 {
+        let sums_per_lane = if m > 2 || ragged { 8 } else { 2 };
+        let sums = if split > 1 { 2 * WARPS * sums_per_lane * 128 } else { 0 };
+        n_steps * STEP_K * 2 * m + 512 + WARPS * depth * SLOT_BYTES + sums
+    }
+}
+
+/// An NVFP4 matrix on the card.
+#[derive(Debug)]
+pub struct Nvfp4Matrix {
+    codes: CudaSlice<u8>,
+    scales: CudaSlice<u8>,
+    global_scale: CudaSlice<f32>,
+    n: u32,
+    k: u32,
+}
+
+/// Where an NVFP4 matrix lies.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Nvfp4At {
+    pub(super) codes: u64,
+    pub(super) scales: u64,
+    pub(super) global_scale: u64,
+    pub(super) n: u32,
+    pub(super) k: u32,
+}
+
+/// Vectors and results on the card, and the argmax kernel's scratch.
+#[derive(Debug)]
+pub struct Vectors {
+    /// BF16.
+    x: CudaSlice<u16>,
+    pub(super) y: CudaSlice<f32>,
+    token_ids: Option<CudaSlice<i32>>,
+    keys: CudaSlice<u64>,
+    arrived: CudaSlice<u32>,
+    ids: CudaSlice<i32>,
+    best: CudaSlice<f32>,
+    pub(super) m: u32,
+}
+
+impl Gpu {
+    /// Sends an NVFP4 matrix, `codes` `[n, k/2]` and `block_scales` `[n, k/16]`.
+    ///
+    /// # Errors
+    /// The card is out of memory; the lengths do not fit the shape.
+    pub fn nvfp4_matrix(&self, n: u32, k: u32, codes: &[u8], scales: &[u8], global_scale: f32) -> Result<Nvfp4Matrix> {
+        let weights = n as usize * k as usize;
+        ensure!(codes.len() == weights / 2 && scales.len() == weights / BLOCK, "codes and scales are not of {n} x {k}");
+        let doing = |e: DriverError| explain(e, "send a matrix");
+        let matrix = Nvfp4Matrix {
+            codes: self.stream.clone_htod(codes).map_err(doing)?,
+            scales: self.stream.clone_htod(scales).map_err(doing)?,
+            global_scale: self.stream.clone_htod(&[global_scale]).map_err(doing)?,
+            n,
+            k,
+        };
+        self.synchronize()?;
+        Ok(matrix)
+    }
+
+    /// Sends `m` vectors `x` `[m, k]` and makes room for results of up to `n` rows. `token_ids`: the id of each row,
+    /// ascending but for repeats of the first at the end.
+    ///
+    /// # Errors
+    /// The card is out of memory.
+    pub fn vectors(&self, x: &[bf16], m: u32, n: u32, token_ids: Option<&[i32]>) -> Result<Vectors> {
+        let bits: Vec<u16> = x.iter().map(|x| x.to_bits()).collect();
+        let doing = |e: DriverError| explain(e, "send vectors");
+        let vectors = Vectors {
+            x: self.stream.clone_htod(&bits).map_err(doing)?,
+            y: self.stream.alloc_zeros(m as usize * n as usize).map_err(doing)?,
+            token_ids: token_ids.map(|ids| self.stream.clone_htod(ids)).transpose().map_err(doing)?,
+            keys: self.stream.alloc_zeros(MAX_M as usize).map_err(doing)?,
+            arrived: self.stream.alloc_zeros(1).map_err(doing)?,
+            ids: self.stream.alloc_zeros(MAX_M as usize).map_err(doing)?,
+            best: self.stream.alloc_zeros(MAX_M as usize).map_err(doing)?,
+            m,
+        };
+        self.synchronize()?;
+        Ok(vectors)
+    }
+
+    /// The plan for `matrix` and `m` vectors on this card.
+    ///
+    /// # Errors
+    /// The shape is no NVFP4 matrix, or a vector does not fit the card's shared memory.
+    pub fn plan(&self, n: u32, k: u32, m: u32) -> Result<Plan> {
+        // 1 KiB: what the kernels have of fixed shared memory, rounded up.
+        Plan::new(n, k, m, u32::try_from(self.n_multiprocessors)?, self.shared_block_bytes.saturating_sub(1024))
+    }
+
+    /// Puts the product into the stream. `dependent`: what stands in front of it in the stream is such a product too.
+    ///
+    /// # Errors
+    /// The launch failed.
+    pub fn multiply(&self, w: &Nvfp4Matrix, v: &Vectors, plan: &Plan, output: Output, dependent: bool) -> Result<()> {
+        let kernel = self.gemv_kernel(plan, output)?;
+        let at = |slice: &CudaSlice<u8>| slice.device_ptr(&self.stream).0;
+        let global_scale = w.global_scale.device_ptr(&self.stream).0;
+        let w = Nvfp4At { codes: at(&w.codes), scales: at(&w.scales), global_scale, n: w.n, k: w.k };
+        self.multiply_at(&kernel, w, v, plan, output, dependent)
+    }
+
+    pub(super) fn gemv_kernel(&self, plan: &Plan, output: Output) -> Result<CudaFunction> {
+        let suffix = if output == Output::Argmax { "argmax" } else { "logits" };
+        let kernel = self.kernel("gemv", &format!("{}_{suffix}", plan.kernel))?;
+        self.allow_shared(&kernel)?;
+        Ok(kernel)
+    }
+
+    /// As [`Gpu::multiply`], for a matrix that the caller keeps alive.
+    pub(super) fn multiply_at(
+        &self,
+        kernel: &CudaFunction,
+        w: Nvfp4At,
+        v: &Vectors,
+        plan: &Plan,
+        output: Output,
+        dependent: bool,
+    ) -> Result<()> {
+        let dependent = dependent && self.capability >= (9, 0);
+        for first in (0..v.m).step_by(plan.m as usize) {
+            let m = plan.m.min(v.m - first);
+            let row = |pointer: u64, bytes: u64| pointer + u64::from(first) * bytes;
+            let arguments = Arguments::default()
+                .long(w.codes)
+                .long(w.scales)
+                .long(w.global_scale)
+                .long(row(v.x.device_ptr(&self.stream).0, u64::from(w.k) * 2))
+                .word(w.n)
+                .word(w.k)
+                .word(m)
+                .word(plan.split)
+                .word(u32::from(dependent));
+            let arguments = match output {
+                Output::Logits => arguments.long(row(v.y.device_ptr(&self.stream).0, u64::from(w.n) * 4)),
+                Output::Argmax => arguments
+                    .long(v.token_ids.as_ref().map_or(0, |ids| ids.device_ptr(&self.stream).0))
+                    .long(v.keys.device_ptr(&self.stream).0)
+                    .long(v.arrived.device_ptr(&self.stream).0)
+                    .long(row(v.ids.device_ptr(&self.stream).0, 4))
+                    .long(row(v.best.device_ptr(&self.stream).0, 4)),
+            };
+            let shape = Launch { n_blocks: plan.grid, threads: WARPS * 32, shared_bytes: plan.shared_bytes, dependent };
+            #[expect(unsafe_code, reason = "a launch")]
+            // SAFETY: the arguments are those of `nvfp4_gemv*`; the vectors have room for m rows of results, and the caller
+            // keeps the matrix until the stream is waited for.
+            unsafe {
+                launch(&self.stream, kernel, shape, arguments)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits, and returns the logits `[m, n]`.
+    ///
+    /// # Errors
+    /// A kernel failed.
+    pub fn logits(&self, v: &Vectors) -> Result<Vec<f32>> {
+        self.stream.clone_dtoh(&v.y).map_err(|e| explain(e, "fetch logits"))
+    }
+
+    /// Waits, and returns the ids of the largest logits and these logits, for each vector.
+    ///
+    /// # Errors
+    /// A kernel failed.
+    pub fn winners(&self, v: &Vectors) -> Result<Vec<(i32, f32)>> {
+        let doing = |e: DriverError| explain(e, "fetch token ids");
+        let (ids, best) =
+            (self.stream.clone_dtoh(&v.ids).map_err(doing)?, self.stream.clone_dtoh(&v.best).map_err(doing)?);
+        Ok(ids.into_iter().zip(best).take(v.m as usize).collect())
+    }
+
+    /// Puts a BF16 product, `weights` `[n, k]`, into the stream: the control.
+    pub(super) fn multiply_bf16_at(
+        &self,
+        kernel: &CudaFunction,
+        weights: u64,
+        (n, k): (u32, u32),
+        v: &Vectors,
+    ) -> Result<()> {
+        let arguments = Arguments::default()
+            .long(weights)
+            .long(v.x.device_ptr(&self.stream).0)
+            .word(n)
+            .word(k)
+            .word(v.m)
+            .long(v.y.device_ptr(&self.stream).0);
+        let shape =
+            Launch { n_blocks: n.div_ceil(BF16_WARPS), threads: BF16_WARPS * 32, shared_bytes: 0, dependent: false };
+        #[expect(unsafe_code, reason = "a launch")]
+        // SAFETY: the arguments are those of `bf16_gemv*`, and the caller's buffers hold the shape.
+        unsafe {
+            launch(&self.stream, kernel, shape, arguments)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: (u32, u32) = (132, 231_424);
+    const SMALL: (u32, u32) = (48, 100_352);
+
+    #[test]
+    fn every_shape_of_a_drafter_gets_a_plan_that_fits() {
+        for (n_multiprocessors, block_bytes) in [H200, SMALL] {
+            for (n, k) in
+                [(64128, 2560), (64128, 5120), (248_320, 2560), (10240, 2560), (5120, 17408), (1, 16), (7, 2576)]
+            {
+                for m in 1..=MAX_M {
+                    let plan = Plan::new(n, k, m, n_multiprocessors, block_bytes).unwrap();
+                    assert!(plan.shared_bytes <= block_bytes && plan.m <= m && WARPS.is_multiple_of(plan.split));
+                    assert!(plan.split <= k.div_ceil(STEP_K) && plan.grid <= n.div_ceil(TILE_ROWS));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_constants_are_those_of_the_kernel() {
+        let source = include_str!("../../kernels/gemv.cu");
+        for (name, value) in
+            [("WARPS", WARPS), ("TILE_ROWS", TILE_ROWS), ("STEP_K", STEP_K), ("SLOT_BYTES", SLOT_BYTES)]
+        {
+            let line = source.lines().find(|line| line.starts_with(&format!("#define {name} "))).unwrap();
+            assert_eq!(line.split_whitespace().nth(2).unwrap(), value.to_string(), "{name}");
+        }
+        let bf16 = include_str!("../../kernels/gemv_bf16.cu");
+        assert!(bf16.contains(&format!("#define WARPS {BF16_WARPS}\n")));
+    }
+}
