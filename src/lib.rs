@@ -24,6 +24,7 @@ pub mod sidecar;
 
 pub mod bench;
 pub mod checksum;
+pub mod compare;
 pub mod demo;
 pub mod export;
 pub mod gpu;

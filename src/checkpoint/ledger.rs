@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     family::Role,
@@ -17,7 +17,7 @@ use super::{
 pub const DEFAULT_ROWS: usize = 64_000;
 
 /// The ledger of one draft step at batch size 1.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     /// Rows of the draft head afterwards.
     pub n_rows: usize,
@@ -40,7 +40,7 @@ pub struct Ledger {
 }
 
 /// One line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerItem {
     /// What it is.
     pub name: String,

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-pub use list::{LIST_NAME, read_list, write_list};
+pub use list::{LIST_NAME, format_list, read_list, write_list};
 pub use pointer::read_pointers;
 
 use crate::{interrupt, output::hex, report::Progress};

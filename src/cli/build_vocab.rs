@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::plan::ServingFlags;
 use crate::{
     corpus::Source,
     vocab::{forms::Form, named::DomainValue, select::PadMode},
@@ -31,9 +32,9 @@ pub struct BuildVocab {
     pub choice: ChoiceFlags,
 }
 
-/// What a vocabulary is chosen from, and how: shared by `build-vocab` and `build`.
+/// What ids are ranked by, and what coverage is measured on: shared by `build-vocab`, `build` and `plan`.
 #[derive(Debug, Clone, Args)]
-pub struct ChoiceFlags {
+pub struct EvidenceFlags {
     /// Text to count: a file, a folder, a glob; repeatable
     #[arg(long, value_name = "[DOMAIN[:WEIGHT]=]PATH")]
     pub corpus: Vec<Source>,
@@ -43,9 +44,44 @@ pub struct ChoiceFlags {
     /// A mixture file: domains with weights, paths and held-out paths
     #[arg(long, value_name = "FILE.toml")]
     pub mixture: Option<PathBuf>,
-    /// How many of the most useful ids to keep; always-kept ids come on top [default: 64000]
+    /// The weight of a domain (default 1); repeatable
+    #[arg(long, value_name = "DOMAIN=WEIGHT")]
+    pub weight: Vec<DomainValue>,
+    /// Text to measure coverage on (default: a tenth of the corpus is held out); repeatable
+    #[arg(long, value_name = "DOMAIN=PATH")]
+    pub heldout: Vec<Source>,
+}
+
+/// How many ids to keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// So many.
+    Rows(usize),
+    /// As many as serve fastest on the machine.
+    Auto,
+}
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        text.parse().map(Self::Rows).map_err(|_| format!("`{text}` is neither a number nor `auto`"))
+    }
+}
+
+/// What a vocabulary is chosen from, and how: shared by `build-vocab` and `build`.
+#[derive(Debug, Clone, Args)]
+pub struct ChoiceFlags {
+    /// From what
+    #[command(flatten)]
+    pub evidence: EvidenceFlags,
+    /// How many of the most useful ids to keep, always-kept ids on top; `auto`: what serves fastest on `--hardware`
+    /// [default: 64000]
     #[arg(long, value_name = "N")]
-    pub size: Option<usize>,
+    pub size: Option<Size>,
     /// The forms to write, by file name
     #[arg(long, value_name = "FORM", value_delimiter = ',', default_values_t = Form::DEFAULT)]
     pub forms: Vec<Form>,
@@ -55,15 +91,12 @@ pub struct ChoiceFlags {
     /// Fill up with the next-ranked ids, or with copies of the first kept row
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Padding::Next)]
     pub pad_mode: Padding,
-    /// The weight of a domain (default 1); repeatable
-    #[arg(long, value_name = "DOMAIN=WEIGHT")]
-    pub weight: Vec<DomainValue>,
-    /// Text to measure coverage on (default: a tenth of the corpus is held out); repeatable
-    #[arg(long, value_name = "DOMAIN=PATH")]
-    pub heldout: Vec<Source>,
     /// The least coverage of a domain: weights are moved, then the size is raised, until it is met; repeatable
     #[arg(long, value_name = "DOMAIN=SHARE")]
     pub floor: Vec<DomainValue>,
+    /// For which machine: writes a plan, and decides `--size auto`
+    #[command(flatten)]
+    pub serving: ServingFlags,
 }
 
 /// How the last tile is filled.

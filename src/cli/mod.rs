@@ -6,10 +6,12 @@ pub mod build_vocab;
 pub mod convert;
 pub mod count;
 pub mod export;
+pub mod diff;
 pub mod inspect;
 pub mod merge;
 pub mod plan;
 pub mod quantize;
+pub mod report;
 pub mod synth;
 pub mod verify;
 pub mod verify_sha;
@@ -85,6 +87,10 @@ pub enum Command {
     Bench(bench::Bench),
     /// Predict how many rows and draft tokens serve best, and what they earn
     Plan(plan::Plan),
+    /// Compare two sidecars or two vocabularies: rows, mass, coverage, bytes, errors, plan
+    Diff(diff::Diff),
+    /// Make the report of a sidecar again: REPORT.md and pictures, or one HTML page
+    Report(report::Report),
     /// Check a directory against its sha256sums.txt, or git-lfs pointers against the real files
     VerifySha(verify_sha::VerifySha),
     /// Print the completions of a shell

@@ -1,8 +1,10 @@
-//! `draftfast plan`.
+//! `draftfast plan`, and the flags of a machine and its traffic that `build` shares.
 
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
+
+use super::build_vocab::EvidenceFlags;
 
 /// Predict how many rows and draft tokens serve best, and what they earn, before anyone serves it
 ///
@@ -11,8 +13,8 @@ use clap::{ArgGroup, Args};
 /// assumed, and said loudly.
 #[derive(Debug, Args)]
 #[command(
-    group(ArgGroup::new("machine").required(true).args(["hardware", "bandwidth"])),
-    after_help = "Examples:\n  draftfast plan model/ --hardware gb10 --coverage vocab/vocabulary.json --vllm-metrics metrics.txt\n  \
+    group(ArgGroup::new("machine").required(true).multiple(true).args(["hardware", "bandwidth"])),
+    after_help = "Examples:\n  draftfast plan model/ --hardware gb10 --counts own.counts --vllm-metrics metrics.txt\n  \
                   draftfast plan model/ --bandwidth 1008 --acceptance 0.8 --k 3 --baseline 41"
 )]
 pub struct Plan {
@@ -21,15 +23,30 @@ pub struct Plan {
     /// The folder to take the MTP tensors from, when MODEL has lost them
     #[arg(long, value_name = "MODEL")]
     pub mtp_from: Option<PathBuf>,
+    /// A coverage curve: a vocabulary.json of `build-vocab`, or lines of `ROWS SHARE`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["corpus", "counts", "mixture", "heldout"])]
+    pub coverage: Option<PathBuf>,
+    /// Consider numbers of rows that are multiples of this
+    #[arg(long, value_name = "ROWS", default_value_t = 128)]
+    pub pad_to: usize,
+    /// Text or counts to rank ids by and to measure coverage on
+    #[command(flatten)]
+    pub evidence: EvidenceFlags,
+    /// The machine and its traffic
+    #[command(flatten)]
+    pub serving: ServingFlags,
+}
+
+/// The machine and its traffic.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Serving")]
+pub struct ServingFlags {
     /// gb10, rtx5090, rtx-pro-6000, b200, h200, or a NAME.toml with at least `bandwidth_gb_s`
     #[arg(long, value_name = "NAME")]
     pub hardware: Option<String>,
     /// A machine of which only the memory bandwidth is known
     #[arg(long, value_name = "GB/S", conflicts_with = "hardware")]
     pub bandwidth: Option<f64>,
-    /// A coverage curve: a vocabulary.json of `build-vocab`, or lines of `ROWS SHARE`
-    #[arg(long, value_name = "FILE")]
-    pub coverage: Option<PathBuf>,
     /// One acceptance rate for every draft position
     #[arg(long, value_name = "RATE", group = "accepted")]
     pub acceptance: Option<f64>,
@@ -57,9 +74,6 @@ pub struct Plan {
     /// The measured tokens a second of one request without speculation: replaces the predicted target step
     #[arg(long, value_name = "TOK/S")]
     pub baseline: Option<f64>,
-    /// Consider numbers of rows that are multiples of this
-    #[arg(long, value_name = "ROWS", default_value_t = 128)]
-    pub pad_to: usize,
 }
 
 /// The numbers of draft tokens to consider.

@@ -5,19 +5,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::{
-    build_vocab::choose,
+    build_vocab::{Choice, choose},
+    plan::PlannedModel,
     quantize::{finish, plan, verify_staged, write},
     weights::Weights,
 };
 use crate::{
     cli::{
         build::Build,
-        build_vocab::ChoiceFlags,
+        build_vocab::{ChoiceFlags, EvidenceFlags, Size},
         quantize::{WeightFlags, WritingFlags},
     },
     counts::Tokenizer,
     demo,
     output::{StagedDir, refuse_existing, refuse_inputs},
+    plan::PLAN_NAME,
     report::{self, Terminal},
 };
 
@@ -43,8 +45,9 @@ fn build(
 ) -> Result<()> {
     if !writing.dry_run {
         refuse_existing(output, writing.force)?;
-        let corpora = choice.corpus.iter().chain(&choice.heldout).map(|source| source.path.as_path());
-        let inputs = flags.inputs().chain(corpora).chain(choice.counts.iter().map(PathBuf::as_path)).chain([model]);
+        let EvidenceFlags { corpus, counts, heldout, .. } = &choice.evidence;
+        let corpora = corpus.iter().chain(heldout).map(|source| source.path.as_path());
+        let inputs = flags.inputs().chain(corpora).chain(counts.iter().map(PathBuf::as_path)).chain([model]);
         refuse_inputs(output, inputs)?;
     }
     let weights = Weights::open(model, flags)?;
@@ -60,12 +63,18 @@ fn build(
     ));
     recipe.notes.iter().for_each(|note| terminal.say(note));
     let tokenizer = Tokenizer::open(model)?;
-    let (built, evidence) = choose(choice, &tokenizer, recipe.target_rows, n_threads, terminal)?;
+    let sources = weights.sources();
+    let model = PlannedModel { checkpoint: sources.target, mtp_from: sources.mtp_from, recipe };
+    let chosen = choose(choice, &tokenizer, recipe.target_rows, Some(&model), n_threads, terminal)?;
+    let Choice { built, evidence, plan: planned } = chosen;
     if writing.dry_run {
         return plan(recipe, built.vocab(), terminal);
     }
     let staged = StagedDir::create(output, writing.force)?;
     built.write(&tokenizer, &evidence, &choice.forms, &staged)?;
+    if let Some(planned) = &planned {
+        staged.write(PLAN_NAME, &report::pretty_json(planned)?)?;
+    }
     let mut selection = built.record(&tokenizer, &evidence);
     if let Some(record) = selection.as_object_mut() {
         // The long lists stand in vocabulary.json.
@@ -73,8 +82,7 @@ fn build(
     }
     let manifest = write(&weights, flags, built.vocab(), Some(selection), &staged, terminal)?;
     verify_staged(&weights, &staged, output, terminal)?;
-    let coverage = report::coverage_table(&built);
-    finish(&weights, &manifest, Some(&coverage), staged, output, terminal)
+    finish(&manifest, staged, output, terminal)
 }
 
 /// A tiny model beside the output, our sample texts, and the same job.
@@ -93,9 +101,9 @@ fn run_demo(args: &Build, n_threads: Option<usize>, terminal: &Terminal) -> Resu
     demo::write_model(&model, args.writing.force)?;
     terminal.say(format!("demo: a tiny {} model with random weights in `{}`", demo::FAMILY, model.display()));
     let mut choice = args.choice.clone();
-    choice.size.get_or_insert(demo::SIZE);
-    if choice.corpus.is_empty() && choice.counts.is_empty() {
-        choice.corpus = demo::write_samples(&scratch.path().join("corpus"))?;
+    choice.size.get_or_insert(Size::Rows(demo::SIZE));
+    if choice.evidence.corpus.is_empty() && choice.evidence.counts.is_empty() {
+        choice.evidence.corpus = demo::write_samples(&scratch.path().join("corpus"))?;
     }
     if let Err(error) = build(&model, &output, &choice, &args.weights, &args.writing, n_threads, terminal) {
         if is_new {

@@ -3,15 +3,19 @@
 use anyhow::Result;
 use serde_json::json;
 
+use super::plan::{PlannedModel, answer};
 use crate::{
-    cli::build_vocab::{BuildVocab, ChoiceFlags},
+    checkpoint::{Checkpoint, Overrides, recipe},
+    cli::build_vocab::{BuildVocab, ChoiceFlags, EvidenceFlags, Size},
     counts::{CountOptions, Tokenizer},
+    error::Hint,
     output::{StagedDir, refuse_existing},
-    report::{Terminal, Unit},
+    plan::{PlanRecord, measured},
+    report::{self, Terminal, Unit},
     vocab::{
         build::Built,
         evidence::Evidence,
-        make::{Request, make},
+        make::{Gathered, Request, gather, make},
         select::{DEFAULT_SIZE, SelectConfig},
         summary,
         target::target_rows,
@@ -24,46 +28,99 @@ pub fn run(args: &BuildVocab, n_threads: Option<usize>, terminal: &Terminal) -> 
     refuse_existing(&args.output, args.force)?;
     let tokenizer = Tokenizer::open(&args.tokenizer)?;
     let rows = target_rows(tokenizer.path(), args.target_rows)?;
-    let (built, evidence) = choose(&args.choice, &tokenizer, rows, n_threads, terminal)?;
+    let chosen = if args.choice.plans() {
+        let checkpoint = Checkpoint::open(&args.tokenizer).hint("a plan needs the model folder, not its tokenizer")?;
+        let recipe = recipe(&checkpoint, None, &Overrides::default())?;
+        let model = PlannedModel { checkpoint: &checkpoint, mtp_from: None, recipe: &recipe };
+        choose(&args.choice, &tokenizer, rows, Some(&model), n_threads, terminal)?
+    } else {
+        choose(&args.choice, &tokenizer, rows, None, n_threads, terminal)?
+    };
+    let Choice { built, evidence, .. } = chosen;
     let dir = StagedDir::create(&args.output, args.force)?;
     let files = built.write(&tokenizer, &evidence, &args.choice.forms, &dir)?;
     dir.commit()?;
     show(args, &built, &files, terminal)
 }
 
-/// Counts and selects.
+/// What was chosen, from what, and by which plan.
+#[derive(Debug)]
+pub struct Choice {
+    /// The vocabulary.
+    pub built: Built,
+    /// The counts.
+    pub evidence: Evidence,
+    /// The plan, when a machine is given.
+    pub plan: Option<PlanRecord>,
+}
+
+/// Counts, plans if a machine is given, and selects.
 ///
 /// # Errors
-/// Bad input, or a size that the tokenizer does not have.
+/// Bad input, a size that the tokenizer does not have, or `--size auto` without a machine.
 pub fn choose(
     args: &ChoiceFlags,
     tokenizer: &Tokenizer,
     target_rows: usize,
+    model: Option<&PlannedModel<'_>>,
     n_threads: Option<usize>,
     terminal: &Terminal,
-) -> Result<(Built, Evidence)> {
-    let request = request(args, target_rows, n_threads);
-    let progress = terminal.progress("counting", None, Unit::Bytes);
-    let made = make(tokenizer, &request, &progress)?;
-    progress.finish();
-    made.evidence.counts.warnings.iter().for_each(|warning| terminal.warn(warning));
+) -> Result<Choice> {
+    let gathered = counted(tokenizer, &request(&args.evidence, n_threads), terminal)?;
+    let plan = match model {
+        Some(model) if args.plans() => {
+            let curve = measured::curve(tokenizer, &gathered.evidence, &gathered.weights)?;
+            let record = answer(model, &args.serving, Some(curve), args.pad_to)?;
+            record.assumptions.iter().for_each(|assumption| terminal.warn(assumption));
+            terminal.say(report::plan::sentence(&record));
+            Some(record)
+        }
+        _ => None,
+    };
+    let size = match (args.size, &plan) {
+        (None, _) => DEFAULT_SIZE,
+        (Some(Size::Rows(size)), _) => size,
+        (Some(Size::Auto), Some(record)) => record.plan.best.design.n_rows.min(tokenizer.n_ids()),
+        (Some(Size::Auto), None) => {
+            return Err(anyhow::anyhow!("`--size auto` needs a machine")).hint("give `--hardware NAME`");
+        }
+    };
+    let select = SelectConfig { size, target_rows, pad_to: args.pad_to, pad_mode: args.pad_mode.into() };
+    let made = make(tokenizer, gathered, &select, &args.floor)?;
     made.notes.iter().for_each(|note| terminal.say(note));
     summary::lines(&made.built).iter().for_each(|line| terminal.say(line));
-    Ok((made.built, made.evidence))
+    Ok(Choice { built: made.built, evidence: made.evidence, plan })
 }
 
-fn request(args: &ChoiceFlags, target_rows: usize, n_threads: Option<usize>) -> Request {
+impl ChoiceFlags {
+    /// Whether a plan is asked for.
+    pub fn plans(&self) -> bool {
+        self.size == Some(Size::Auto) || self.serving.hardware.is_some() || self.serving.bandwidth.is_some()
+    }
+}
+
+/// Counts what a request names, with a progress bar, and says what was skipped.
+///
+/// # Errors
+/// As [`gather`].
+pub fn counted(tokenizer: &Tokenizer, request: &Request, terminal: &Terminal) -> Result<Gathered> {
+    let progress = terminal.progress("counting", None, Unit::Bytes);
+    let gathered = gather(tokenizer, request, &progress)?;
+    progress.finish();
+    gathered.evidence.counts.warnings.iter().for_each(|warning| terminal.warn(warning));
+    Ok(gathered)
+}
+
+/// What the flags ask to count.
+pub fn request(args: &EvidenceFlags, n_threads: Option<usize>) -> Request {
     let mut options = CountOptions::default();
     options.n_threads = n_threads.unwrap_or(options.n_threads);
-    let size = args.size.unwrap_or(DEFAULT_SIZE);
     Request {
         sources: args.corpus.clone(),
         heldout: args.heldout.clone(),
         mixture: args.mixture.clone(),
         counts: args.counts.clone(),
         weights: args.weight.clone(),
-        floors: args.floor.clone(),
-        select: SelectConfig { size, target_rows, pad_to: args.pad_to, pad_mode: args.pad_mode.into() },
         options,
     }
 }

@@ -8,8 +8,11 @@ mod count;
 mod export;
 pub mod inspect;
 mod merge;
+pub mod diff;
+mod inspect;
 mod plan;
 mod quantize;
+mod report;
 mod shell;
 mod synth;
 mod verify;
@@ -46,7 +49,9 @@ fn dispatch(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
         Command::Vocab(args) => return vocab::run(args, terminal),
         Command::Quantize(args) => quantize::run(args, terminal),
         Command::Verify(args) => return verify::run(args, terminal),
-        Command::Plan(args) => plan::run(args, terminal),
+        Command::Diff(args) => diff::run(args, terminal),
+        Command::Report(args) => report::run(args, terminal),
+        Command::Plan(args) => plan::run(args, cli.global.threads, terminal),
         Command::VerifySha(args) => return verify_sha::run(args, cli.global.quiet, terminal),
         Command::Export(args) => export::run(args, terminal),
         Command::Inspect(args) => inspect::run(args, terminal),

@@ -1,86 +1,108 @@
 //! `draftfast plan`: a model, a machine and what is known of the traffic in; the best (N, k) and what it earns out.
 
-use anyhow::{Result, anyhow, ensure};
-use serde_json::json;
+use anyhow::{Context, Result, anyhow};
 
+use super::build_vocab::{counted, request};
 use crate::{
-    checkpoint::{Checkpoint, Overrides, recipe},
-    cli::plan::Plan,
+    checkpoint::{Checkpoint, Overrides, Recipe, recipe},
+    cli::{
+        build_vocab::EvidenceFlags,
+        plan::{Plan, ServingFlags},
+    },
+    counts::Tokenizer,
     error::Hint,
-    plan::{Acceptance, Costs, CoverageCurve, Hardware, Load, Question, coverage_file, logs, model},
+    plan::{
+        Acceptance, CoverageCurve, Hardware, Load, PlanRecord, coverage_file, logs, measured,
+        model::{Inputs, question},
+    },
     report::{self, Terminal},
 };
 
 /// # Errors
 /// The model, the machine or a record cannot be read, or no number of draft tokens is left to choose from.
-pub fn run(args: &Plan, terminal: &Terminal) -> Result<()> {
-    let question = question(args, terminal)?;
-    for assumption in question.assumptions() {
-        terminal.warn(assumption);
-    }
-    let plan = question.answer().ok_or_else(|| anyhow!("there is no number of draft tokens to choose from"))?;
+pub fn run(args: &Plan, n_threads: Option<usize>, terminal: &Terminal) -> Result<()> {
+    let checkpoint = Checkpoint::open(&args.model)?;
+    let mtp_from = args.mtp_from.as_deref().map(Checkpoint::open).transpose()?;
+    let recipe = recipe(&checkpoint, mtp_from.as_ref(), &Overrides::default())?;
+    let model = PlannedModel { checkpoint: &checkpoint, mtp_from: mtp_from.as_ref(), recipe: &recipe };
+    let record = answer(&model, &args.serving, coverage(args, n_threads, terminal)?, args.pad_to)?;
+    record.assumptions.iter().for_each(|assumption| terminal.warn(assumption));
     if terminal.is_json() {
-        return terminal.json(&json!({ "question": question, "plan": plan, "assumptions": question.assumptions() }));
+        return terminal.json(&record);
     }
-    terminal.data(report::plan::lines(&question, &plan).join("\n"))
+    terminal.data(report::plan::lines(&record.question, &record.plan).join("\n"))
 }
 
-fn question(args: &Plan, terminal: &Terminal) -> Result<Question> {
-    let hardware = match (&args.hardware, args.bandwidth) {
+/// The model that is planned for.
+#[derive(Debug, Clone, Copy)]
+pub struct PlannedModel<'a> {
+    /// The target.
+    pub checkpoint: &'a Checkpoint,
+    /// The checkpoint that the MTP tensors come from, when it is another.
+    pub mtp_from: Option<&'a Checkpoint>,
+    /// What is quantized.
+    pub recipe: &'a Recipe,
+}
+
+/// Plans with the flags; the caller says what was assumed.
+///
+/// # Errors
+/// No machine, a record that cannot be read, or no number of draft tokens to choose from.
+pub fn answer(
+    model: &PlannedModel<'_>,
+    flags: &ServingFlags,
+    coverage: Option<CoverageCurve>,
+    pad_to: usize,
+) -> Result<PlanRecord> {
+    let hardware = match (&flags.hardware, flags.bandwidth) {
         (Some(name), _) => Hardware::named(name)?,
         (None, Some(bandwidth_gb_s)) => Hardware::of_bandwidth(bandwidth_gb_s)?,
         (None, None) => {
             return Err(anyhow!("no machine is given")).hint("give `--hardware NAME` or `--bandwidth GB/S`");
         }
     };
-    let checkpoint = Checkpoint::open(&args.model)?;
-    let mtp_from = args.mtp_from.as_deref().map(Checkpoint::open).transpose()?;
-    let recipe = recipe(&checkpoint, mtp_from.as_ref(), &Overrides::default())?;
-    let (drafted, refused) = model::bootable(recipe.family, &args.k.0);
-    if let Some(why) = refused {
-        ensure_some(&drafted, why)?;
-        terminal.warn(format!("{why}; they are left out"));
-    }
-    let coverage = match &args.coverage {
-        Some(path) => coverage_file::read(path)?,
-        None => CoverageCurve::assumed(recipe.target_rows),
-    };
-    Ok(Question {
-        acceptance: acceptance(args)?,
+    let inputs = Inputs {
+        hardware,
+        acceptance: acceptance(flags)?,
         coverage,
-        rows: model::sizes(recipe.target_rows, args.pad_to),
-        drafted,
-        costs: Costs {
-            hardware,
-            target: model::target(&checkpoint, &recipe, measured_step_us(args.baseline)?)?,
-            drafter: model::drafter(&recipe, mtp_from.as_ref().unwrap_or(&checkpoint).config()),
-            load: Load { batch: usize::from(args.batch), n_context_tokens: args.context },
-        },
-    })
-}
-
-fn ensure_some(drafted: &[usize], why: &str) -> Result<()> {
-    let checked = || {
-        ensure!(!drafted.is_empty(), "{why}");
-        Ok(())
+        drafted: flags.k.0.clone(),
+        load: Load { batch: usize::from(flags.batch), n_context_tokens: flags.context },
+        baseline: flags.baseline,
+        pad_to,
     };
-    checked().hint("give `--k 1..4`")
+    let question = question(model.checkpoint, model.mtp_from, model.recipe, &inputs)?;
+    PlanRecord::new(question).context("there is no number of draft tokens to choose from")
 }
 
-fn acceptance(args: &Plan) -> Result<Acceptance> {
-    if let Some(rate) = args.acceptance {
-        return Acceptance::new(vec![rate], "the rate given with `--acceptance`, for every position");
+fn coverage(args: &Plan, n_threads: Option<usize>, terminal: &Terminal) -> Result<Option<CoverageCurve>> {
+    if let Some(path) = &args.coverage {
+        return coverage_file::read(path).map(Some);
     }
-    match (&args.acceptance_curve, &args.vllm_metrics, &args.sglang_log) {
-        (Some(path), _, _) => logs::read_curve(path),
-        (None, Some(path), _) => logs::read_vllm_metrics(path),
-        (None, None, Some(path)) => logs::read_sglang_log(path, args.logged_k),
-        (None, None, None) => Ok(Acceptance::assumed()),
+    if !args.evidence.is_given() {
+        return Ok(None);
+    }
+    let tokenizer = Tokenizer::open(&args.model)?;
+    let gathered = counted(&tokenizer, &request(&args.evidence, n_threads), terminal)?;
+    gathered.notes.iter().for_each(|note| terminal.say(note));
+    measured::curve(&tokenizer, &gathered.evidence, &gathered.weights).map(Some)
+}
+
+fn acceptance(flags: &ServingFlags) -> Result<Option<Acceptance>> {
+    if let Some(rate) = flags.acceptance {
+        return Acceptance::new(vec![rate], "the rate given with `--acceptance`, for every position").map(Some);
+    }
+    match (&flags.acceptance_curve, &flags.vllm_metrics, &flags.sglang_log) {
+        (Some(path), _, _) => logs::read_curve(path).map(Some),
+        (None, Some(path), _) => logs::read_vllm_metrics(path).map(Some),
+        (None, None, Some(path)) => logs::read_sglang_log(path, flags.logged_k).map(Some),
+        (None, None, None) => Ok(None),
     }
 }
 
-fn measured_step_us(baseline: Option<f64>) -> Result<Option<f64>> {
-    let Some(speed) = baseline else { return Ok(None) };
-    ensure!(speed.is_finite() && speed > 0.0, "`--baseline` is {speed}, expected tokens a second above 0");
-    Ok(Some(1e6 / speed))
+impl EvidenceFlags {
+    /// Whether any text or counts are named.
+    fn is_given(&self) -> bool {
+        let Self { corpus, counts, mixture, heldout, weight: _ } = self;
+        !(corpus.is_empty() && counts.is_empty() && mixture.is_none() && heldout.is_empty())
+    }
 }

@@ -15,7 +15,7 @@ use crate::{
     output::{StagedDir, refuse_existing, refuse_inputs},
     quantize,
     report::{self, Terminal, Unit},
-    sidecar::{self, LedgerRecord, Manifest, Sidecar, SidecarParts},
+    sidecar::{self, Manifest, Sidecar, SidecarParts},
     vocab::{DraftVocab, forms},
 };
 
@@ -43,7 +43,7 @@ pub fn run(args: &Quantize, terminal: &Terminal) -> Result<()> {
     }
     let staged = StagedDir::create(&args.output, args.writing.force)?;
     let manifest = write(&weights, &args.weights, &vocab, None, &staged, terminal)?;
-    finish(&weights, &manifest, None, staged, &args.output, terminal)?;
+    finish(&manifest, staged, &args.output, terminal)?;
     let (sidecar, model) = (args.output.display(), args.model.display());
     terminal.say(format!("compare it with its model: draftfast verify {sidecar} --model {model}"));
     Ok(())
@@ -82,7 +82,6 @@ pub fn write(
     let (device, why) = flags.device.open()?;
     terminal.say(why);
     let (recipe, sources) = (&weights.recipe, weights.sources());
-    let ledger = ledger(recipe, vocab.n_rows());
     let options = options(flags)?;
     if options.row_shift {
         weights.refuse_capped_logits()?;
@@ -95,7 +94,7 @@ pub fn write(
         selection,
         options: &options,
         device: &device,
-        ledger: LedgerRecord { before_bytes: ledger.before_bytes, after_bytes: ledger.after_bytes },
+        ledger: ledger(recipe, vocab.n_rows()),
     };
     let total = quantize::progress_bytes(recipe, vocab, sources);
     let progress = terminal.progress("quantize", Some(total), Unit::Bytes);
@@ -122,20 +121,20 @@ pub fn verify_staged(weights: &Weights, staged: &StagedDir, output: &Path, termi
 /// # Errors
 /// The disk is full, or the directory cannot be moved.
 pub fn finish(
-    weights: &Weights,
     manifest: &Manifest,
-    coverage: Option<&str>,
     staged: StagedDir,
     output: &Path,
     terminal: &Terminal,
 ) -> Result<()> {
-    let ledger = ledger(&weights.recipe, manifest.vocabulary.n_rows);
-    staged.write("REPORT.md", report::markdown(manifest, &ledger, coverage).as_bytes())?;
+    let ledger = &manifest.ledger;
+    for (name, bytes) in report::files(staged.path(), manifest)? {
+        staged.write(&name, &bytes)?;
+    }
     let progress = terminal.progress("checksums", None, Unit::Bytes);
     checksum::write_list(staged.path(), false, &progress)?;
     progress.finish();
     staged.commit()?;
-    terminal.say(report::ledger_sentence(&ledger));
+    terminal.say(report::ledger_sentence(ledger));
     terminal.say(format!("check it with: cd {} && sha256sum -c {LIST_NAME}", output.display()));
     if terminal.is_json() {
         return terminal

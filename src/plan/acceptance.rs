@@ -5,7 +5,7 @@
 //! coverage c can propose the right token only that often, so each rate is multiplied by c (VOCAB.md section 3).
 
 use anyhow::{Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// First-position acceptance that stands in for a missing one: 0.835, rounded down, is published for Qwen3.6's MTP over
 /// 51 million positions of mixed chat, code and mathematics.
@@ -18,7 +18,7 @@ const ASSUMED_FALL: f64 = 0.945;
 const ASSUMED_POSITIONS: i32 = 16;
 
 /// Acceptance by draft position.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Acceptance {
     rates: Vec<f64>,
     /// Where the rates come from, in words.

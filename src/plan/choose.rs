@@ -1,6 +1,6 @@
 //! The choice: speeds of every (N, k, formats), the best, and what it hangs on.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     acceptance::{Acceptance, bisect},
@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Everything a plan is computed from.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Question {
     /// Machine, model and traffic.
     pub costs: Costs,
@@ -21,10 +21,12 @@ pub struct Question {
     pub drafted: Vec<usize>,
     /// The sizes of the draft head to consider, ascending; V is considered too.
     pub rows: Vec<usize>,
+    /// What a person should know about how this was asked.
+    pub notes: Vec<String>,
 }
 
 /// One design with one k.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// The design.
     pub design: Design,
@@ -45,10 +47,10 @@ pub struct Point {
 }
 
 /// What one piece earns.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Margin {
     /// The piece.
-    pub piece: &'static str,
+    pub piece: String,
     /// Tokens a second when native MTP gets it alone.
     pub alone: f64,
     /// Tokens a second when the best design loses it.
@@ -56,10 +58,10 @@ pub struct Margin {
 }
 
 /// The best point if something were otherwise.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sensitivity {
     /// What would be otherwise.
-    pub change: &'static str,
+    pub change: String,
     /// Tokens a second of the planned (N, k).
     pub planned: f64,
     /// The point that would be best.
@@ -68,8 +70,29 @@ pub struct Sensitivity {
     pub native: f64,
 }
 
+/// The plan that a sidecar was built by, when a machine was given.
+pub const PLAN_NAME: &str = "plan.json";
+
+/// A question with its answers: what [`PLAN_NAME`] holds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PlanRecord {
+    /// What was asked.
+    pub question: Question,
+    /// The answers.
+    pub plan: Plan,
+    /// What was assumed.
+    pub assumptions: Vec<String>,
+}
+
+impl PlanRecord {
+    /// Answers; `None` when there is no k to choose from.
+    pub fn new(question: Question) -> Option<Self> {
+        Some(Self { plan: question.answer()?, assumptions: question.assumptions(), question })
+    }
+}
+
 /// Answers to a [`Question`].
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
     /// Tokens a second without speculation.
     pub no_mtp: f64,
@@ -94,7 +117,7 @@ pub struct Plan {
 }
 
 /// The speed of one design with one k.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// The design.
     #[serde(flatten)]
@@ -110,7 +133,7 @@ pub struct Cell {
 }
 
 /// Speeds of one k.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// k.
     pub n_drafted: usize,
@@ -126,9 +149,9 @@ pub fn row_choices(target_rows: usize, step: usize) -> Vec<usize> {
 }
 
 impl Question {
-    /// What was assumed for want of a measurement, a sentence each.
+    /// Notes, and what was assumed for want of a measurement, a sentence each.
     pub fn assumptions(&self) -> Vec<String> {
-        let mut assumptions = Vec::new();
+        let mut assumptions = self.notes.clone();
         if self.acceptance.is_assumed {
             assumptions.push(format!(
                 "acceptance is {}: give `--vllm-metrics`, `--sglang-log` or `--acceptance`",
@@ -248,17 +271,17 @@ impl Question {
         let speed = |design| self.best_drafted(design).map_or(0.0, |point| point.tokens_per_second);
         vec![
             Margin {
-                piece: "truncated vocabulary",
+                piece: "truncated vocabulary".to_owned(),
                 alone: speed(Design { n_rows: ours.n_rows, ..native }),
                 without: speed(Design { n_rows: native.n_rows, ..ours }),
             },
             Margin {
-                piece: "NVFP4 head",
+                piece: "NVFP4 head".to_owned(),
                 alone: speed(Design { head: ours.head, ..native }),
                 without: speed(Design { head: native.head, ..ours }),
             },
             Margin {
-                piece: "NVFP4 linears",
+                piece: "NVFP4 linears".to_owned(),
                 alone: speed(Design { linears: ours.linears, ..native }),
                 without: speed(Design { linears: native.linears, ..ours }),
             },
@@ -277,7 +300,7 @@ impl Question {
         let native = Design { n_rows: self.target_rows(), head: Format::Bf16, linears: Format::Bf16 };
         let sensitivity = |(change, question): (&'static str, Self)| {
             Some(Sensitivity {
-                change,
+                change: change.to_owned(),
                 planned: question.point(best.design, best.n_drafted).tokens_per_second,
                 best: question.best_sized(best.design.head, best.design.linears)?,
                 native: question.best_drafted(native)?.tokens_per_second,
@@ -311,6 +334,7 @@ mod tests {
             coverage: CoverageCurve::assumed(248_320),
             drafted: (1..=12).collect(),
             rows: row_choices(248_320, 1_024),
+            notes: Vec::new(),
         }
     }
 

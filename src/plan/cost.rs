@@ -12,12 +12,12 @@
 //! Weights are read once a step for all B requests; caches are read once a request. Of routed experts a step reads the
 //! expected number of distinct ones, E * (1 - (1 - active / E)^tokens), as if tokens chose independently.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::hardware::Hardware;
 
 /// Element type of the draft head or of the MTP linears.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// 2 bytes a weight.
@@ -58,7 +58,7 @@ impl Format {
 }
 
 /// Experts of which a token uses a few.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RoutedExperts {
     /// Bytes of all of them.
     pub all_bytes: f64,
@@ -77,7 +77,7 @@ impl RoutedExperts {
 }
 
 /// What a draft step reads, without the head's size and formats.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Drafter {
     /// H, columns of the head.
     pub hidden_size: usize,
@@ -96,7 +96,7 @@ pub struct Drafter {
 }
 
 /// What a target step reads.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     /// Bytes that every step reads: all but embeddings, towers, MTP and routed experts.
     pub dense_bytes: f64,
@@ -112,7 +112,7 @@ pub struct Target {
 }
 
 /// The traffic.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Requests decoded together.
     pub batch: usize,
@@ -121,7 +121,7 @@ pub struct Load {
 }
 
 /// A drafter's design.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Design {
     /// Rows of the draft head, N.
     pub n_rows: usize,
@@ -132,7 +132,7 @@ pub struct Design {
 }
 
 /// The machine and the model.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     /// The machine.
     pub hardware: Hardware,

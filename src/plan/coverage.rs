@@ -4,10 +4,10 @@
 //! last size it runs up to 1 at V, where nothing is missed.
 
 use anyhow::{Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Share of a text's tokens that the N most useful ids cover.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CoverageCurve {
     /// (N, share), ascending in both.
     points: Vec<(usize, f64)>,

@@ -27,8 +27,22 @@ pub struct RecordedCurve {
 pub struct RecordedCoverage {
     /// `held-out`, `split` or `in-sample`.
     pub measured: String,
+    /// At the chosen size, by domain.
+    #[serde(default)]
+    pub coverage: Vec<RecordedShare>,
     /// The curve.
     pub curve: RecordedCurve,
+}
+
+/// What is covered of a domain at the chosen size.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct RecordedShare {
+    /// The domain.
+    pub domain: String,
+    /// Tokens looked at.
+    pub n_tokens: u64,
+    /// The share covered.
+    pub share: f64,
 }
 
 /// Reads a curve.

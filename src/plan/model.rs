@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
 use super::{
+    Acceptance, CoverageCurve, Hardware, Question,
     choose::row_choices,
-    cost::{Drafter, RoutedExperts, Target},
+    cost::{Costs, Drafter, Load, RoutedExperts, Target},
 };
 use crate::{
     checkpoint::{Checkpoint, Dtype, Recipe, TensorEntry, config_value, family::Role},
@@ -19,6 +20,62 @@ const CACHE_ELEMENT_BYTES: f64 = 2.0;
 
 /// Parts of a model that decoding a token of text does not read.
 const UNREAD: [&str; 6] = ["visual.", "vision", "audio", "mm_projector", "embed_tokens.", "embeddings."];
+
+/// What a plan needs beside the checkpoint.
+#[derive(Debug, Clone)]
+pub struct Inputs {
+    /// The machine.
+    pub hardware: Hardware,
+    /// Acceptance of the full head by position; `None`: assumed.
+    pub acceptance: Option<Acceptance>,
+    /// Coverage over N; `None`: assumed.
+    pub coverage: Option<CoverageCurve>,
+    /// The numbers of draft tokens to consider.
+    pub drafted: Vec<usize>,
+    /// The traffic.
+    pub load: Load,
+    /// Measured tokens a second of one request without speculation; `None`: predicted from the checkpoint.
+    pub baseline: Option<f64>,
+    /// Rows are multiples of this.
+    pub pad_to: usize,
+}
+
+/// The question that a checkpoint and its machine pose: `question(..)?.answer()` holds the best (N, k), which is what
+/// `--size auto` takes. `mtp_from` is the checkpoint that the MTP tensors come from, when it is another.
+///
+/// # Errors
+/// No k that the family's runtime can be started with, a baseline that is no speed, or, without a baseline, a
+/// checkpoint that lacks the target's layers.
+pub fn question(
+    checkpoint: &Checkpoint,
+    mtp_from: Option<&Checkpoint>,
+    recipe: &Recipe,
+    inputs: &Inputs,
+) -> Result<Question> {
+    let (drafted, refused) = bootable(recipe.family, &inputs.drafted);
+    if drafted.is_empty() {
+        return Err(anyhow!(refused.unwrap_or("there is no number of draft tokens to choose from")))
+            .hint("give `--k 1..4`");
+    }
+    let measured_step_us = match inputs.baseline {
+        Some(speed) if speed.is_finite() && speed > 0.0 => Some(1e6 / speed),
+        Some(speed) => bail!("the speed without speculation is {speed}, expected tokens a second above 0"),
+        None => None,
+    };
+    Ok(Question {
+        costs: Costs {
+            hardware: inputs.hardware.clone(),
+            target: target(checkpoint, recipe, measured_step_us)?,
+            drafter: drafter(recipe, mtp_from.unwrap_or(checkpoint).config()),
+            load: inputs.load,
+        },
+        acceptance: inputs.acceptance.clone().unwrap_or_else(Acceptance::assumed),
+        coverage: inputs.coverage.clone().unwrap_or_else(|| CoverageCurve::assumed(recipe.target_rows)),
+        drafted,
+        rows: sizes(recipe.target_rows, inputs.pad_to),
+        notes: refused.map(|why| format!("{why}; they are left out")).into_iter().collect(),
+    })
+}
 
 /// What a draft step of `recipe` reads.
 pub fn drafter(recipe: &Recipe, config: &Value) -> Drafter {
@@ -91,7 +148,7 @@ pub fn target(checkpoint: &Checkpoint, recipe: &Recipe, measured_step_us: Option
 }
 
 /// Draft tokens that the family's runtime can be started with, of those asked for, and why others are not.
-pub fn bootable(family: &str, drafted: &[usize]) -> (Vec<usize>, Option<&'static str>) {
+fn bootable(family: &str, drafted: &[usize]) -> (Vec<usize>, Option<&'static str>) {
     if family != "qwen3.8-flash-next" || !drafted.iter().any(|k| (5..=8).contains(k)) {
         return (drafted.to_vec(), None);
     }
@@ -103,7 +160,7 @@ pub fn bootable(family: &str, drafted: &[usize]) -> (Vec<usize>, Option<&'static
 }
 
 /// The sizes that are worth considering: whole tiles, finer for small models.
-pub fn sizes(target_rows: usize, pad_to: usize) -> Vec<usize> {
+fn sizes(target_rows: usize, pad_to: usize) -> Vec<usize> {
     row_choices(target_rows, (target_rows / 256).next_multiple_of(pad_to.max(1)))
 }
 

@@ -1,6 +1,8 @@
 //! The only room that prints: data to stdout, everything else to stderr.
 
 pub mod bench;
+mod bundle;
+pub mod comparison;
 pub mod inspection;
 pub mod page;
 pub mod pictures;
@@ -10,5 +12,6 @@ pub mod svg;
 pub mod table;
 mod terminal;
 
-pub use sidecar::{coverage_table, ledger_sentence, markdown, plan_text, tell_quantized};
+pub use bundle::{REPORT_NAME, files, html, pretty_json};
+pub use sidecar::{ledger_sentence, plan_text, tell_quantized};
 pub use terminal::{Progress, Terminal, Unit};

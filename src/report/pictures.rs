@@ -78,11 +78,13 @@ fn frame(svg: &mut Svg, x: &Axis, rows: &[usize], y: &Axis, y_text: impl Fn(f64)
     svg.text((LEFT - 44.0, TOP - 10.0), Anchor::Start, "soft", y_name);
 }
 
-/// Labels right of the plot, at their lines' ends but never on each other.
-fn end_labels(svg: &mut Svg, labels: &[(f64, String, usize)]) {
+/// Labels right of the plot, at the places they speak of but never on each other.
+fn end_labels(svg: &mut Svg, labels: &[(f64, String, Option<usize>)]) {
     let places: Vec<f64> = labels.iter().map(|(y, ..)| *y).collect();
-    for ((y, text, colour), at) in labels.iter().zip(spread(&places, 17.0, TOP..BOTTOM)) {
-        svg.path(&[(RIGHT + 2.0, *y), (RIGHT + 12.0, at), (RIGHT + 22.0, at)], *colour, "");
+    for ((y, text, colour), at) in labels.iter().zip(spread(&places, 17.0, TOP + 6.0..BOTTOM)) {
+        if let Some(colour) = colour {
+            svg.path(&[(RIGHT + 2.0, *y), (RIGHT + 12.0, at), (RIGHT + 22.0, at)], *colour, "");
+        }
         svg.text((RIGHT + 27.0, at + 4.0), Anchor::Start, "", text);
     }
 }
@@ -105,8 +107,7 @@ fn coverage(curve: &RecordedCurve, n_rows: usize) -> String {
         svg.path(&path, colour, class);
         let share = share_at(&points, n_rows);
         svg.dot((x.at(chosen), y.at(share)), 3.5, colour);
-        let end = path.last().map_or(TOP, |point| point.1);
-        labels.push((end, format!("{name} {:.2} %", 100.0 * share), colour));
+        labels.push((y.at(share), format!("{name} {:.2} %", 100.0 * share), colour));
     };
     for (colour, (name, shares)) in curve.domains.iter().enumerate() {
         draw(name, shares, colour, "");
@@ -114,7 +115,11 @@ fn coverage(curve: &RecordedCurve, n_rows: usize) -> String {
     if curve.domains.len() > 1 {
         draw("mean", &curve.mean, 6, "dashed");
     }
-    end_labels(&mut svg, &labels);
+    let places: Vec<f64> = labels.iter().map(|(y, ..)| *y).collect();
+    for ((_, text, colour), at) in labels.iter().zip(spread(&places, 17.0, TOP + 6.0..BOTTOM)) {
+        svg.block((RIGHT + 10.0, at - 5.0), 10.0, 10.0, *colour);
+        svg.text((RIGHT + 27.0, at + 4.0), Anchor::Start, "", text);
+    }
     svg.text((RIGHT + 27.0, TOP - 10.0), Anchor::Start, "soft", "at the chosen rows");
     svg.finish()
 }
@@ -175,14 +180,8 @@ const N_LINES: usize = 7;
 /// Tokens a second over rows, a line a k, the best point marked.
 fn plan(plan: &Plan) -> String {
     let best = &plan.best;
-    let title = format!(
-        "Plan: {:.1} tok/s with {} rows and k = {}; native MTP {:.1}, without speculation {:.1}",
-        best.tokens_per_second,
-        grouped(best.design.n_rows as u64),
-        best.n_drafted,
-        plan.native.tokens_per_second,
-        plan.no_mtp
-    );
+    let rows_text = grouped(best.design.n_rows as u64);
+    let title = format!("Plan: {:.1} tok/s with {rows_text} rows and k = {}", best.tokens_per_second, best.n_drafted);
     let mut svg = Svg::new(WIDTH, 400.0, &title);
     let rows = || plan.surface.iter().flat_map(|line| line.points.iter().map(|point| point.0));
     let (first, last) = (rows().min().unwrap_or(1).max(1), rows().max().unwrap_or(2));
@@ -192,14 +191,13 @@ fn plan(plan: &Plan) -> String {
     frame(&mut svg, &x, &row_ticks(first, last), &y, |speed| format!("{speed:.0}"), "tokens/s");
     let native = y.at(plan.native.tokens_per_second);
     svg.line((LEFT, native), (RIGHT, native), "mark");
-    svg.text((LEFT + 6.0, native - 6.0), Anchor::Start, "strong", "native MTP");
-    let mut labels = Vec::new();
+    let mut labels = vec![(native, format!("native MTP: {:.1}", plan.native.tokens_per_second), None)];
     for (colour, line) in shown(plan).into_iter().enumerate() {
         let path: Vec<_> = line.points.iter().map(|&(rows, speed)| (x.at(rows as f64), y.at(speed))).collect();
         let is_best = line.n_drafted == best.n_drafted;
         svg.path(&path, colour, if is_best { "thick" } else { "" });
         let (end, speed) = (path.last().map_or(TOP, |point| point.1), line.points.last().map_or(0.0, |point| point.1));
-        labels.push((end, format!("k = {}: {speed:.1}", line.n_drafted), colour));
+        labels.push((end, format!("k = {}: {speed:.1}", line.n_drafted), Some(colour)));
         if is_best {
             let at = (x.at(best.design.n_rows as f64), y.at(best.tokens_per_second));
             svg.dot(at, 6.0, colour);
@@ -207,7 +205,7 @@ fn plan(plan: &Plan) -> String {
         }
     }
     end_labels(&mut svg, &labels);
-    svg.text((RIGHT + 27.0, TOP - 10.0), Anchor::Start, "soft", "with all rows");
+    svg.text((RIGHT + 27.0, TOP - 10.0), Anchor::Start, "soft", "tok/s, all rows");
     svg.finish()
 }
 

@@ -4,7 +4,7 @@ use super::table::{
     Align::{Left, Right},
     grouped, human_bytes, table,
 };
-use crate::plan::{Cell, Plan, Point, Question};
+use crate::plan::{Cell, Plan, PlanRecord, Point, Question};
 
 /// What the plan rests on, the answer, and what moves it.
 pub fn lines(question: &Question, plan: &Plan) -> Vec<String> {
@@ -17,6 +17,20 @@ pub fn lines(question: &Question, plan: &Plan) -> Vec<String> {
     ));
     lines.push("temperature: sampling lowers acceptance; take it from traffic at the temperature you serve".to_owned());
     lines
+}
+
+/// The answer in one sentence.
+pub fn sentence(record: &PlanRecord) -> String {
+    let PlanRecord { question, plan, .. } = record;
+    format!(
+        "plan for {}: {} rows and k = {} give {:.1} tok/s, {:.2}x native MTP and {:.2}x no speculation (predicted)",
+        question.costs.hardware.name,
+        grouped(plan.best.design.n_rows as u64),
+        plan.best.n_drafted,
+        plan.best.tokens_per_second,
+        plan.best.tokens_per_second / plan.native.tokens_per_second,
+        plan.best.tokens_per_second / plan.no_mtp,
+    )
 }
 
 fn inputs(question: &Question) -> Vec<String> {

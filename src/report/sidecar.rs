@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     checkpoint::{Recipe, ledger::Ledger},
+    plan::PlanRecord,
     sidecar::{Manifest, NVFP4, TensorRecord},
-    vocab::{build::Built, evidence::Measured},
 };
 
 /// One line a tensor with `-v`, and a summary.
@@ -67,24 +67,9 @@ pub fn plan_text(recipe: &Recipe, ledger: &Ledger) -> String {
     text + &ledger_sentence(ledger)
 }
 
-/// The coverage of a vocabulary as a Markdown table.
-pub fn coverage_table(built: &Built) -> String {
-    let on = match built.figures.measured {
-        Measured::HeldOut => "held-out text",
-        Measured::Split => "a held-out tenth of the documents, by the other nine",
-        Measured::InSample => "the text it was chosen from, which flatters it",
-    };
-    let mut text = format!("Share of the tokens that the draft vocabulary covers, measured on {on}.\n\n");
-    text.push_str("| domain | tokens | covered |\n|---|---:|---:|\n");
-    for coverage in &built.figures.coverage {
-        let (tokens, share) = (grouped(coverage.n_tokens), 100.0 * coverage.share);
-        let _ = writeln!(text, "| {} | {tokens} | {share:.2} % |", coverage.domain);
-    }
-    text
-}
-
-/// REPORT.md: coverage (a Markdown table made by the vocabulary stage), byte ledger, errors, what was kept and why.
-pub fn markdown(manifest: &Manifest, ledger: &Ledger, coverage: Option<&str>) -> String {
+/// REPORT.md: coverage (its section as Markdown), byte ledger, plan, errors, what was kept and why.
+pub fn markdown(manifest: &Manifest, coverage: Option<&str>, plan: Option<&PlanRecord>) -> String {
+    let ledger = &manifest.ledger;
     let target = &manifest.target;
     let vocabulary = &manifest.vocabulary;
     let mut text = format!(
@@ -104,6 +89,9 @@ pub fn markdown(manifest: &Manifest, ledger: &Ledger, coverage: Option<&str>) ->
         let _ = write!(text, "## Coverage\n\n{coverage}\n");
     }
     ledger_table(&mut text, ledger);
+    if let Some(record) = plan {
+        plan_section(&mut text, record);
+    }
     error_table(&mut text, manifest);
     kept_table(&mut text, manifest);
     text.push_str(
@@ -114,7 +102,7 @@ pub fn markdown(manifest: &Manifest, ledger: &Ledger, coverage: Option<&str>) ->
 }
 
 fn ledger_table(text: &mut String, ledger: &Ledger) {
-    text.push_str("## Bytes of one draft step\n\n| part | before | after | note |\n|---|---:|---:|---|\n");
+    text.push_str("## Bytes of one draft step\n\n![Bytes of one draft step before and after](ledger.svg)\n\n| part | before | after | note |\n|---|---:|---:|---|\n");
     for item in &ledger.items {
         let (before, after) = (grouped(item.before_bytes), grouped(item.after_bytes));
         let _ = writeln!(text, "| {} | {before} | {after} | {} |", item.name, item.note);
@@ -126,10 +114,19 @@ fn ledger_table(text: &mut String, ledger: &Ledger) {
     }
 }
 
+fn plan_section(text: &mut String, record: &PlanRecord) {
+    text.push_str("## Plan\n\nA prediction from bytes and bandwidth, not a measurement.\n\n");
+    text.push_str("![Tokens a second over the rows of the draft head](plan.svg)\n\n");
+    for assumption in &record.assumptions {
+        let _ = writeln!(text, "- {assumption}");
+    }
+    let _ = writeln!(text, "\n```\n{}\n```\n", super::plan::lines(&record.question, &record.plan).join("\n"));
+}
+
 fn error_table(text: &mut String, manifest: &Manifest) {
     text.push_str(
         "## Quantization error\n\nRelative error is the norm of (decoded - source) over the norm of the source; weighted, with each \
-         column counted by the energy of its inputs.\n\n\
+         column counted by the energy of its inputs.\n\n![Relative error of each tensor](errors.svg)\n\n\
          | tensor | shape | scale rule | relative error | weighted | worst row | flushed blocks | saturated |\n\
          |---|---:|---|---:|---:|---:|---:|---:|\n",
     );

@@ -11,9 +11,9 @@ pub const N_COLOURS: usize = 8;
 
 const STYLE: &str = "<style>\
     svg{--ground:#fff;--ink:#1c2024;--soft:#5c646c;--grid:#d9dde1;--c0:#0072b2;--c1:#d55e00;--c2:#008560;--c3:#a8478a;\
-    --c4:#b07d00;--c5:#3a8fd0;--c6:#7a7a7a;--c7:#8c564b}\
+    --c4:#b07d00;--c5:#6650b8;--c6:#7a7a7a;--c7:#8c564b}\
     @media(prefers-color-scheme:dark){svg{--ground:#14181c;--ink:#e8ebee;--soft:#a4acb4;--grid:#343a41;--c0:#56b4e9;\
-    --c1:#ff8c42;--c2:#2fc79a;--c3:#e08ac4;--c4:#e6b93c;--c5:#9ad0f5;--c6:#b0b0b0;--c7:#c99a8c}}\
+    --c1:#ff8c42;--c2:#2fc79a;--c3:#e08ac4;--c4:#e6b93c;--c5:#ab9df2;--c6:#b0b0b0;--c7:#c99a8c}}\
     text{font-family:system-ui,sans-serif;font-size:12px;fill:var(--ink)}\
     .title{font-size:15px;font-weight:600}.soft{fill:var(--soft)}.strong{font-weight:600}\
     .ground{fill:var(--ground)}.grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--soft);stroke-width:1}\

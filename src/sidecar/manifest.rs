@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::Ledger;
+
 /// The version of the sidecar format; a reader refuses a later one.
 pub const FORMAT_VERSION: u32 = 1;
 
@@ -28,7 +30,7 @@ pub struct Manifest {
     /// How weights were quantized.
     pub recipe: RecipeRecord,
     /// Bytes of one draft step.
-    pub ledger: LedgerRecord,
+    pub ledger: Ledger,
     /// Every source tensor that went into the sidecar, by its name there (without `.weight` for quantized ones).
     pub tensors: BTreeMap<String, TensorRecord>,
 }
@@ -100,15 +102,6 @@ pub struct ScaleSource {
     pub source: String,
     /// sha256 of its bytes.
     pub source_sha256: String,
-}
-
-/// Bytes of one draft step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LedgerRecord {
-    /// As the target ships it.
-    pub before_bytes: u64,
-    /// With the sidecar.
-    pub after_bytes: u64,
 }
 
 /// One tensor's way into the sidecar.

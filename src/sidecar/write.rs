@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 
 use super::{
-    DrafterFile, ErrorRecord, FORMAT_VERSION, LedgerRecord, MANIFEST_NAME, Manifest, NVFP4, RecipeRecord, ScaleSource,
+    DrafterFile, ErrorRecord, FORMAT_VERSION, MANIFEST_NAME, Manifest, NVFP4, RecipeRecord, ScaleSource,
     TargetRecord, TensorRecord, VocabularyRecord, config::drafter_config, metadata, target::file_records,
 };
 use crate::{
-    checkpoint::{Recipe, Source},
+    checkpoint::{Ledger, Recipe, Source},
     gpu::Device,
     nvfp4::ErrorStats,
     output::StagedDir,
@@ -39,7 +39,7 @@ pub struct SidecarParts<'a> {
     /// Where to quantize.
     pub device: &'a Device,
     /// Bytes of a draft step.
-    pub ledger: LedgerRecord,
+    pub ledger: Ledger,
 }
 
 /// Quantizes and writes `drafter.safetensors`, `draft_vocab.safetensors`, `config.json` and `manifest.json`.

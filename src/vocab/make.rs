@@ -33,10 +33,6 @@ pub struct Request {
     pub counts: Vec<PathBuf>,
     /// Weights of domains, before those of the sources.
     pub weights: Vec<DomainValue>,
-    /// The least coverage of domains.
-    pub floors: Vec<DomainValue>,
-    /// Size and padding.
-    pub select: SelectConfig,
     /// How text is counted.
     pub options: CountOptions,
 }
@@ -52,12 +48,22 @@ pub struct Made {
     pub notes: Vec<String>,
 }
 
-/// Makes a vocabulary. Without text and counts the shipped counts are taken, if they fit the tokenizer.
+/// Counts, and how their domains weigh.
+#[derive(Debug, Clone)]
+pub struct Gathered {
+    /// The counts.
+    pub evidence: Evidence,
+    /// The weight of each domain that has one.
+    pub weights: BTreeMap<String, f64>,
+    /// Sentences for the person.
+    pub notes: Vec<String>,
+}
+
+/// Counts what a request names. Without text and counts the shipped counts are taken, if they fit the tokenizer.
 ///
 /// # Errors
-/// Nothing to count, input that cannot be read, counts of another tokenizer, floors that cannot be met, a size that does
-/// not fit.
-pub fn make(tokenizer: &Tokenizer, request: &Request, progress: &Progress) -> Result<Made> {
+/// Nothing to count, input that cannot be read, or counts of another tokenizer.
+pub fn gather(tokenizer: &Tokenizer, request: &Request, progress: &Progress) -> Result<Gathered> {
     let mut request = request.clone();
     if let Some(path) = &request.mixture {
         let mixture = mixture::read(path)?;
@@ -67,10 +73,24 @@ pub fn make(tokenizer: &Tokenizer, request: &Request, progress: &Progress) -> Re
     let mut notes = Vec::new();
     let mut weights = source_weights(&request.sources)?;
     weights.extend(request.weights.iter().map(|weight| (weight.domain.clone(), weight.value)));
-    let evidence = gather(tokenizer, &request, progress, &mut notes)?;
-    let mut select = request.select.clone();
-    if !request.floors.is_empty() {
-        let met = floors::meet(&evidence, &retain(tokenizer)?, &weights, select.size, &request.floors)?;
+    let evidence = count_all(tokenizer, &request, progress, &mut notes)?;
+    Ok(Gathered { evidence, weights, notes })
+}
+
+/// Makes a vocabulary from counts: weights are moved and the size is raised until the domains' floors are met.
+///
+/// # Errors
+/// Floors that cannot be met, or a size that does not fit.
+pub fn make(
+    tokenizer: &Tokenizer,
+    gathered: Gathered,
+    select: &SelectConfig,
+    floors: &[DomainValue],
+) -> Result<Made> {
+    let Gathered { evidence, mut weights, mut notes } = gathered;
+    let mut select = select.clone();
+    if !floors.is_empty() {
+        let met = floors::meet(&evidence, &retain(tokenizer)?, &weights, select.size, floors)?;
         notes.extend(met.changes);
         (weights, select.size) = (met.weights, met.size);
     }
@@ -78,7 +98,7 @@ pub fn make(tokenizer: &Tokenizer, request: &Request, progress: &Progress) -> Re
     Ok(Made { evidence, built, notes })
 }
 
-fn gather(tokenizer: &Tokenizer, request: &Request, progress: &Progress, notes: &mut Vec<String>) -> Result<Evidence> {
+fn count_all(tokenizer: &Tokenizer, request: &Request, progress: &Progress, notes: &mut Vec<String>) -> Result<Evidence> {
     let Request { sources, heldout, options, .. } = request;
     let mut counts: Option<Counts> = None;
     for path in &request.counts {

@@ -19,6 +19,7 @@ mod inspect;
 mod nvfp4;
 mod plan;
 mod real_head;
+mod report;
 mod sidecar;
 mod vocab;
 

@@ -46,6 +46,7 @@ fn seed(machine: &str, no_mtp: f64) -> Question {
         coverage: CoverageCurve::new(vec![(64_064, covered)], "published tau").unwrap(),
         drafted: (1..=12).collect(),
         rows: vec![64_064],
+        notes: Vec::new(),
     }
 }
 

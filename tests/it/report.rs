@@ -1,0 +1,125 @@
+//! Reports and their pictures, and the comparison of two sidecars.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use crate::{draftfast, stderr, stdout};
+
+/// A sidecar of the demo with a plan.
+fn demo(dir: &Path, name: &str, more: &[&str]) -> String {
+    let path = dir.join(name).to_str().unwrap().to_owned();
+    let output = draftfast(&[&["build", "--demo", "-o", &path, "--hardware", "gb10"], more].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    path
+}
+
+fn contents(dir: &str) -> BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    files.map(|f| (f.file_name().into_string().unwrap(), fs::read(f.path()).unwrap())).collect()
+}
+
+#[test]
+fn report_makes_again_what_build_wrote_and_keeps_the_checksums_true() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = demo(dir.path(), "demo", &[]);
+    let built = contents(&path);
+    for name in ["REPORT.md", "ledger.svg", "errors.svg", "plan.svg", "plan.json", "vocabulary.json"] {
+        assert!(built.contains_key(name), "{name} of {:?}", built.keys());
+    }
+    fs::write(Path::new(&path).join("REPORT.md"), "scribble").unwrap();
+    fs::remove_file(Path::new(&path).join("ledger.svg")).unwrap();
+    assert!(draftfast(&["report", &path]).status.success());
+    assert_eq!(contents(&path), built);
+    assert!(draftfast(&["verify-sha", &path]).status.success());
+}
+
+#[test]
+fn report_does_not_bless_a_file_that_was_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = demo(dir.path(), "demo", &[]);
+    let config = Path::new(&path).join("config.json");
+    let mut text = fs::read_to_string(&config).unwrap();
+    text.push(' ');
+    fs::write(&config, text).unwrap();
+    assert!(draftfast(&["report", &path]).status.success());
+    let check = draftfast(&["verify-sha", "--quiet", &path]);
+    assert_eq!(stdout(&check), "config.json: FAILED\n");
+}
+
+#[test]
+fn the_page_is_one_file_that_fetches_nothing_and_runs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = demo(dir.path(), "demo", &[]);
+    let page = dir.path().join("page.html");
+    let args = ["report", &path, "--html", page.to_str().unwrap()];
+    assert!(draftfast(&args).status.success());
+    let text = fs::read_to_string(&page).unwrap();
+    assert!(text.matches("<svg ").count() >= 3 && text.contains("<h2>Plan</h2>"));
+    for fetched in ["<script", "src=", "@import", "url(", "<link"] {
+        assert!(!text.contains(fetched), "{fetched}");
+    }
+    assert_eq!(draftfast(&args).status.code(), Some(1), "an existing page is kept without --force");
+}
+
+#[test]
+fn pictures_are_well_formed_and_without_script() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = demo(dir.path(), "demo", &[]);
+    for (name, bytes) in contents(&path) {
+        if !name.ends_with(".svg") {
+            continue;
+        }
+        let text = String::from_utf8(bytes).unwrap();
+        let mut open = Vec::new();
+        for tag in text.split('<').skip(1).map(|rest| rest.split('>').next().unwrap()) {
+            match tag.strip_prefix('/') {
+                Some(closed) => assert_eq!(open.pop(), Some(closed), "{name}"),
+                None if tag.ends_with('/') => {}
+                None => open.push(tag.split_whitespace().next().unwrap()),
+            }
+        }
+        assert!(open.is_empty() && !text.contains("NaN") && !text.contains("inf"), "{name}: {open:?}");
+        assert!(text.contains("prefers-color-scheme:dark") && !text.contains("script"), "{name}");
+    }
+}
+
+#[test]
+fn a_sidecar_differs_from_itself_in_nothing_and_from_another_in_its_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (demo(dir.path(), "a", &["--size", "512"]), demo(dir.path(), "b", &["--size", "768"]));
+    let json = |a: &str, b: &str| {
+        let output = draftfast(&["diff", a, b, "--json"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let same = json(&a, &a);
+    assert_eq!(same["vocabulary"]["jaccard"], 1.0);
+    assert_eq!(same["draft_step_bytes"]["a"], same["draft_step_bytes"]["b"]);
+    let other = json(&a, &b);
+    assert!(other["n_rows"]["a"].as_u64() < other["n_rows"]["b"].as_u64());
+    assert!(other["draft_step_bytes"]["a"].as_u64() < other["draft_step_bytes"]["b"].as_u64());
+    assert!(other["errors"]["mtp.fc"]["a"].is_f64() && other["planned"]["b"]["tokens_per_second"].is_f64());
+    let text = stdout(&draftfast(&["diff", &a, &b]));
+    assert!(text.contains("bytes a draft step") && text.contains("error of mtp.fc"), "{text}");
+}
+
+#[test]
+fn what_is_no_sidecar_has_no_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = draftfast(&["report", dir.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("manifest.json"), "{}", stderr(&output));
+}
+
+#[test]
+fn size_auto_takes_the_size_of_the_plan_and_needs_a_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = demo(dir.path(), "auto", &["--size", "auto"]);
+    let plan: serde_json::Value = serde_json::from_slice(&contents(&path)["plan.json"]).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&contents(&path)["manifest.json"]).unwrap();
+    let planned = plan["plan"]["best"]["design"]["n_rows"].as_u64().unwrap();
+    let n_ids = manifest["vocabulary"]["selection"]["tokenizer"]["n_ids"].as_u64().unwrap();
+    assert_eq!(manifest["vocabulary"]["selection"]["selection"]["size"].as_u64(), Some(planned.min(n_ids)));
+    let without = draftfast(&["build", "--demo", "-o", dir.path().join("x").to_str().unwrap(), "--size", "auto"]);
+    assert_eq!(without.status.code(), Some(1));
+    assert!(stderr(&without).contains("--hardware"), "{}", stderr(&without));
+}
