@@ -7,6 +7,7 @@ pub mod convert;
 pub mod count;
 pub mod export;
 pub mod diff;
+pub mod export;
 pub mod inspect;
 pub mod merge;
 pub mod plan;

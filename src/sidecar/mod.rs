@@ -21,8 +21,8 @@ mod write;
 pub use config::drafter_config;
 pub use drafter::{DRAFTER_NAME, DrafterFile, OutputTensor};
 pub use manifest::{
-    ErrorRecord, FORMAT_VERSION, FileRecord, MANIFEST_NAME, Manifest, RecipeRecord, ScaleSource,
-    TargetRecord, TensorRecord, VocabularyRecord,
+    ErrorRecord, FORMAT_VERSION, FileRecord, MANIFEST_NAME, Manifest, RecipeRecord, ScaleSource, TargetRecord,
+    TensorRecord, VocabularyRecord,
 };
 pub use quality::{DraftQuality, draft_quality};
 pub use read::Sidecar;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 
 use super::{
-    DrafterFile, ErrorRecord, FORMAT_VERSION, MANIFEST_NAME, Manifest, NVFP4, RecipeRecord, ScaleSource,
-    TargetRecord, TensorRecord, VocabularyRecord, config::drafter_config, metadata, target::file_records,
+    DrafterFile, ErrorRecord, FORMAT_VERSION, MANIFEST_NAME, Manifest, NVFP4, RecipeRecord, ScaleSource, TargetRecord,
+    TensorRecord, VocabularyRecord, config::drafter_config, metadata, target::file_records,
 };
 use crate::{
     checkpoint::{Ledger, Recipe, Source},
