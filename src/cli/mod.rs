@@ -5,7 +5,6 @@ pub mod build;
 pub mod build_vocab;
 pub mod convert;
 pub mod count;
-pub mod export;
 pub mod diff;
 pub mod export;
 pub mod inspect;

@@ -73,7 +73,7 @@ fn build(
     let staged = StagedDir::create(output, writing.force)?;
     built.write(&tokenizer, &evidence, &choice.forms, &staged)?;
     if let Some(planned) = &planned {
-        staged.write(PLAN_NAME, &report::pretty_json(planned)?)?;
+        staged.write(PLAN_NAME, &report::json_line(planned)?)?;
     }
     let mut selection = built.record(&tokenizer, &evidence);
     if let Some(record) = selection.as_object_mut() {

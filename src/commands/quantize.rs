@@ -120,12 +120,7 @@ pub fn verify_staged(weights: &Weights, staged: &StagedDir, output: &Path, termi
 ///
 /// # Errors
 /// The disk is full, or the directory cannot be moved.
-pub fn finish(
-    manifest: &Manifest,
-    staged: StagedDir,
-    output: &Path,
-    terminal: &Terminal,
-) -> Result<()> {
+pub fn finish(manifest: &Manifest, staged: StagedDir, output: &Path, terminal: &Terminal) -> Result<()> {
     let ledger = &manifest.ledger;
     for (name, bytes) in report::files(staged.path(), manifest)? {
         staged.write(&name, &bytes)?;

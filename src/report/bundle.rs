@@ -45,12 +45,12 @@ pub fn html(dir: &Path, manifest: &Manifest) -> Result<String> {
     Ok(page::html(&format!("Drafter sidecar for {}", manifest.target.family), &text, &drawn))
 }
 
-/// JSON as people read it, with a final newline.
+/// JSON in one line: a plan has thousands of figures.
 ///
 /// # Errors
 /// The value has no JSON.
-pub fn pretty_json(value: &impl Serialize) -> Result<Vec<u8>> {
-    let mut text = serde_json::to_vec_pretty(value).context("cannot encode as JSON")?;
+pub fn json_line(value: &impl Serialize) -> Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(value).context("cannot encode as JSON")?;
     text.push(b'\n');
     Ok(text)
 }

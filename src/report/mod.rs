@@ -12,6 +12,6 @@ pub mod svg;
 pub mod table;
 mod terminal;
 
-pub use bundle::{REPORT_NAME, files, html, pretty_json};
+pub use bundle::{REPORT_NAME, files, html, json_line};
 pub use sidecar::{ledger_sentence, plan_text, tell_quantized};
 pub use terminal::{Progress, Terminal, Unit};

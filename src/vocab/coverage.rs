@@ -53,10 +53,13 @@ pub struct Curve {
     pub mean: Vec<f64>,
 }
 
-/// The sizes of a curve: 4k to 128k in steps that people choose between, and the whole ranking.
+/// The sizes of a curve: 4k to 128k in steps that people choose between (of a small vocabulary, powers of two), and the
+/// whole ranking.
 pub fn curve_sizes(n_ids: usize) -> Vec<usize> {
+    const SMALL: [usize; 6] = [64, 128, 256, 512, 1_024, 2_048];
     const STEPS: [usize; 11] = [4_096, 8_192, 16_384, 24_576, 32_768, 40_960, 49_152, 65_536, 81_920, 98_304, 131_072];
-    STEPS.into_iter().filter(|&size| size < n_ids).chain([n_ids]).collect()
+    let small = SMALL.into_iter().filter(|_| n_ids < 8_192);
+    small.chain(STEPS).filter(|&size| size < n_ids).chain([n_ids]).collect()
 }
 
 /// The curve of a ranking on `domains`, for ascending `sizes`.
@@ -169,7 +172,8 @@ mod tests {
 
     #[test]
     fn curve_sizes_end_with_everything() {
-        assert_eq!(curve_sizes(5_000), [4_096, 5_000]);
+        assert_eq!(curve_sizes(5_000), [64, 128, 256, 512, 1_024, 2_048, 4_096, 5_000]);
+        assert_eq!(curve_sizes(10_000), [4_096, 8_192, 10_000]);
         assert_eq!(curve_sizes(248_077).last(), Some(&248_077));
     }
 }

@@ -81,12 +81,7 @@ pub fn gather(tokenizer: &Tokenizer, request: &Request, progress: &Progress) -> 
 ///
 /// # Errors
 /// Floors that cannot be met, or a size that does not fit.
-pub fn make(
-    tokenizer: &Tokenizer,
-    gathered: Gathered,
-    select: &SelectConfig,
-    floors: &[DomainValue],
-) -> Result<Made> {
+pub fn make(tokenizer: &Tokenizer, gathered: Gathered, select: &SelectConfig, floors: &[DomainValue]) -> Result<Made> {
     let Gathered { evidence, mut weights, mut notes } = gathered;
     let mut select = select.clone();
     if !floors.is_empty() {
@@ -98,7 +93,12 @@ pub fn make(
     Ok(Made { evidence, built, notes })
 }
 
-fn count_all(tokenizer: &Tokenizer, request: &Request, progress: &Progress, notes: &mut Vec<String>) -> Result<Evidence> {
+fn count_all(
+    tokenizer: &Tokenizer,
+    request: &Request,
+    progress: &Progress,
+    notes: &mut Vec<String>,
+) -> Result<Evidence> {
     let Request { sources, heldout, options, .. } = request;
     let mut counts: Option<Counts> = None;
     for path in &request.counts {
