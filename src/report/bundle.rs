@@ -55,7 +55,11 @@ pub fn json_line(value: &impl Serialize) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-fn report(dir: &Path, manifest: &Manifest) -> Result<(String, Vec<(&'static str, Vec<u8>)>)> {
+/// Names and bytes of pictures.
+type Drawn = Vec<(&'static str, Vec<u8>)>;
+
+/// The text of the report, and its pictures.
+fn report(dir: &Path, manifest: &Manifest) -> Result<(String, Drawn)> {
     let coverage = match read(dir, RECORD)? {
         Some(bytes) => {
             let record = serde_json::from_slice(&bytes).with_context(|| format!("`{RECORD}` is not valid JSON"))?;
