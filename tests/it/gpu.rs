@@ -101,8 +101,8 @@ fn the_card_quantizes_random_shapes_to_the_cpus_bytes() {
         let spread = 2f32.powi(next() as i32 % 30 - 15);
         let mut weight = || {
             let normal: f32 = (0..6).map(|_| next() as f32 / u32::MAX as f32 - 0.5).sum();
-            let outlier = if next() % 97 == 0 { 30.0 } else { 1.0 };
-            bf16::from_f32(if next() % 11 == 0 { 0.0 } else { normal * spread * outlier })
+            let outlier = if next().is_multiple_of(97) { 30.0 } else { 1.0 };
+            bf16::from_f32(if next().is_multiple_of(11) { 0.0 } else { normal * spread * outlier })
         };
         let weights: Vec<bf16> = (0..rows * k).map(|_| weight()).collect();
         assert_equal_bytes(&gpu, &format!("round {round}, {rows} x {k}"), &weights, k);
