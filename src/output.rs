@@ -151,10 +151,7 @@ pub fn refuse_existing(target: &Path, force: bool) -> Result<()> {
         return Ok(());
     }
     if !force {
-        return Err(advise(
-            anyhow::anyhow!("`{}` exists already", target.display()),
-            "give `--force` to replace it, or another place with `-o`",
-        ));
+        return Err(exists_already(target));
     }
     if !is_ours(target) {
         return Err(advise(
@@ -163,6 +160,25 @@ pub fn refuse_existing(target: &Path, force: bool) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// # Errors
+/// `path` is a folder, or exists and `force` is not given.
+pub fn refuse_existing_file(path: &Path, force: bool) -> Result<()> {
+    if path.is_dir() {
+        bail!("`{}` is a folder, not a file", path.display());
+    }
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(exists_already(path));
+    }
+    Ok(())
+}
+
+fn exists_already(path: &Path) -> anyhow::Error {
+    advise(
+        anyhow::anyhow!("`{}` exists already", path.display()),
+        "give `--force` to replace it, or another place with `-o`",
+    )
 }
 
 /// # Errors
@@ -196,15 +212,7 @@ const PROVENANCE: [&str; 4] =
 /// # Errors
 /// `path` exists (unless `force`), or cannot be written.
 pub fn write_file(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
-    if path.is_dir() {
-        bail!("`{}` is a folder, not a file", path.display());
-    }
-    if !force && path.symlink_metadata().is_ok() {
-        return Err(advise(
-            anyhow::anyhow!("`{}` exists already", path.display()),
-            "give `--force` to replace it, or another place with `-o`",
-        ));
-    }
+    refuse_existing_file(path, force)?;
     let (parent, name) = split(path)?;
     let mut file = tempfile::Builder::new()
         .prefix(&format!(".{name}.partial-"))

@@ -11,7 +11,7 @@ use crate::{
     counts::{
         CountOptions, Counts, EngineChoice, IdWidth, Tokenizer, chat_template, check, count, count_token_ids, write_tsv,
     },
-    output::refuse_existing,
+    output::refuse_existing_file,
     report::{Terminal, Unit},
 };
 
@@ -19,7 +19,7 @@ use crate::{
 /// Bad input, or an output that cannot be written.
 pub fn run(args: &Count, n_threads: Option<usize>, terminal: &Terminal) -> Result<()> {
     if let Some(output) = &args.output {
-        refuse_existing(output, args.force)?;
+        refuse_existing_file(output, args.force)?;
     }
     let fraction = args.check.unwrap_or(0.0);
     ensure!((0.0..=1.0).contains(&fraction), "`--check {fraction}` is not between 0 and 1");

@@ -8,14 +8,14 @@ use crate::{
     cli::merge::Merge,
     counts::{Counts, DomainCounts, FileRecord, Tokenizer, read_tsv},
     error::Hint,
-    output::{refuse_existing, sha256_hex},
+    output::{refuse_existing_file, sha256_hex},
     report::Terminal,
 };
 
 /// # Errors
 /// Counts of different tokenizers, damaged files, or an output that cannot be written.
 pub fn run(args: &Merge, terminal: &Terminal) -> Result<()> {
-    refuse_existing(&args.output, args.force)?;
+    refuse_existing_file(&args.output, args.force)?;
     let tokenizer = args.tokenizer.as_deref().map(Tokenizer::open).transpose()?;
     let mut sum: Option<Counts> = None;
     for path in &args.inputs {

@@ -80,7 +80,8 @@ pub fn curve(domains: &[Domain<'_>], ranking: &[u32], retained: &Retained, sizes
         }
         shares.insert(domain.name.to_owned(), at_sizes);
     }
-    let mean_at = |at: usize| shares.values().map(|shares: &Vec<f64>| shares[at]).sum::<f64>() / shares.len() as f64;
+    let mean_at =
+        |at: usize| shares.values().map(|shares: &Vec<f64>| shares[at]).sum::<f64>() / shares.len().max(1) as f64;
     let mean = (0..sizes.len()).map(mean_at).collect();
     Curve { sizes: sizes.to_vec(), domains: shares, mean }
 }
