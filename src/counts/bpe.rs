@@ -4,7 +4,14 @@
 //! is exact when its bytes merge to that token by themselves, when no token reaches over either of its edges without
 //! being whole UTF-8, and when every merge of whole characters that contains it ranks behind the merges inside it.
 
-use std::{cmp::Reverse, collections::BinaryHeap, collections::HashMap, hash::BuildHasherDefault};
+use std::{
+    borrow::Cow,
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+    hash::BuildHasherDefault,
+};
+
+use rayon::prelude::*;
 
 use super::{
     cuts::{Straddled, is_three},
@@ -19,6 +26,9 @@ const NONE: u32 = u32::MAX;
 /// Symbols up to which the lowest rank is searched in a row; for more it is kept in a heap, as searching is quadratic.
 const ROW: usize = 64;
 
+/// Bits of the filter: 256 KiB.
+const N_FILTER_BITS: u32 = 21;
+
 /// A vocabulary by its strings as tokenizer.json spells them.
 pub type Ids<'a> = HashMap<&'a str, u32, BuildHasherDefault<Folded>>;
 
@@ -31,6 +41,9 @@ pub struct Merges {
     /// The id of each character of three bytes that may start as a whole, by code point.
     characters: Vec<u32>,
     straddled: Straddled,
+    /// A bit for each hash of a pair that merges. Most look-ups are of pairs that do not, and end here, in the
+    /// second-level cache.
+    filter: Vec<u64>,
     /// Open table of `left id (20 bits) | right id (20 bits) | rank (24 bits)`; an empty slot is `u64::MAX`.
     pairs: Vec<u64>,
     /// 64 less the number of bits of a slot.
@@ -56,6 +69,20 @@ struct Row {
     before: [u8; ROW + 1],
 }
 
+/// The links of a row before any merge.
+const NEXT: [u8; ROW] = links(1);
+const BEFORE: [u8; ROW] = links(u8::MAX);
+
+const fn links(step: u8) -> [u8; ROW] {
+    let mut links = [0; ROW];
+    let mut at = 0;
+    while at < ROW {
+        links[at] = (at as u8).wrapping_add(step);
+        at += 1;
+    }
+    links
+}
+
 impl Default for Scratch {
     fn default() -> Self {
         let row = Box::new(Row { keys: [NONE; ROW], next: [0; ROW + 1], before: [0; ROW + 1] });
@@ -79,25 +106,26 @@ impl Merges {
             byte_ranks: Vec::new(),
             characters: vec![NONE; 1 << 16],
             straddled: Straddled::new(tokens),
+            filter: vec![0; 1 << (N_FILTER_BITS - 6)],
             pairs: vec![u64::MAX; n_slots],
             shift: 64 - n_slots.trailing_zeros(),
             made: Vec::with_capacity(spec.model.merges.0.len()),
         };
-        let mut joined = String::new();
-        let mut pairs = Vec::with_capacity(spec.model.merges.0.len());
-        for (rank, (left, right)) in spec.model.merges.0.iter().enumerate() {
+        let find = |token: &str| ids.get(token).copied().ok_or_else(|| format!("the merge token `{token}` is unknown"));
+        let resolve = |joined: &mut String, (left, right): &(Cow<'_, str>, Cow<'_, str>)| {
             joined.clear();
             joined.push_str(left);
             joined.push_str(right);
-            let find =
-                |token: &str| ids.get(token).copied().ok_or_else(|| format!("the merge token `{token}` is unknown"));
-            let pair = (find(left)?, find(right)?);
-            merges.insert(pair.0, pair.1, rank as u32);
-            merges.made.push(find(&joined)?);
-            pairs.push(pair);
+            Ok((find(left)?, find(right)?, find(joined)?))
+        };
+        let resolved = spec.model.merges.0.par_iter().map_init(String::new, resolve);
+        let resolved: Vec<(u32, u32, u32)> = resolved.collect::<Result<_, String>>()?;
+        for (rank, (left, right, made)) in resolved.iter().enumerate() {
+            merges.insert(*left, *right, rank as u32);
+            merges.made.push(*made);
         }
         merges.byte_ranks = (0..1_usize << 16).map(|pair| merges.rank(bytes[pair >> 8], bytes[pair & 0xff])).collect();
-        merges.find_characters(&pairs, tokens);
+        merges.find_characters(&resolved, tokens);
         Ok(merges)
     }
 
@@ -109,10 +137,12 @@ impl Merges {
             slot = (slot + 1) & (self.pairs.len() - 1);
         }
         self.pairs[slot] = (key << 24) | u64::from(rank);
+        let bit = hash_of(key) >> (64 - N_FILTER_BITS);
+        self.filter[(bit >> 6) as usize] |= 1 << (bit & 63);
     }
 
     /// Fills `characters`: those whose bytes make their token, less those that a merge of whole characters precedes.
-    fn find_characters(&mut self, pairs: &[(u32, u32)], tokens: &TokenBytes) {
+    fn find_characters(&mut self, resolved: &[(u32, u32, u32)], tokens: &TokenBytes) {
         let mut scratch = Scratch::default();
         let mut highest = vec![0; 1 << 16];
         let mut found = vec![NONE; 1 << 16];
@@ -127,7 +157,7 @@ impl Merges {
                 highest[at] = self.highest_rank(bytes);
             }
         }
-        for (rank, (left, right)) in pairs.iter().enumerate() {
+        for (rank, (left, right, _)) in resolved.iter().enumerate() {
             let parts = [tokens.get(*left), tokens.get(*right)];
             let is_wide = |part: &&[u8]| part.iter().any(|byte| is_three(*byte));
             if !parts.iter().any(is_wide) || parts.iter().any(|part| std::str::from_utf8(part).is_err()) {
@@ -158,13 +188,17 @@ impl Merges {
 
     #[inline]
     fn slot(&self, key: u64) -> usize {
-        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+        (hash_of(key) >> self.shift) as usize
     }
 
     /// The rank of a pair of ids, `NONE` if they do not merge.
-    #[inline]
+    #[inline(always)]
     fn rank(&self, left: u32, right: u32) -> u32 {
         let key = pair_key(left, right);
+        let bit = hash_of(key) >> (64 - N_FILTER_BITS);
+        if self.filter[(bit >> 6) as usize] >> (bit & 63) & 1 == 0 {
+            return NONE;
+        }
         let mut slot = self.slot(key);
         loop {
             let entry = self.pairs[slot];
@@ -179,7 +213,7 @@ impl Merges {
     }
 
     /// The tokens of a pre-token.
-    #[inline]
+    #[inline(always)]
     pub fn encode<'s>(&self, bytes: &[u8], scratch: &'s mut Scratch) -> &'s [u32] {
         self.start(bytes, scratch);
         if scratch.symbols.len() <= ROW {
@@ -191,6 +225,7 @@ impl Merges {
     }
 
     /// The symbols that merging starts from, and the rank of each with the next.
+    #[inline(always)]
     fn start(&self, bytes: &[u8], scratch: &mut Scratch) {
         let Scratch { symbols, ranks, .. } = scratch;
         symbols.clear();
@@ -212,11 +247,13 @@ impl Merges {
             }
             at += n;
         }
-        ranks.extend(symbols.windows(2).map(|pair| self.rank(pair[0], pair[1])));
+        for pair in symbols.windows(2) {
+            ranks.push(self.rank(pair[0], pair[1]));
+        }
     }
 
     /// The character at `at`, if it may start as a whole.
-    #[inline]
+    #[inline(always)]
     fn character(&self, bytes: &[u8], at: usize) -> Option<u32> {
         let [lead, second, third] = *bytes[at..].first_chunk::<3>()?;
         if !is_three(lead) {
@@ -232,19 +269,23 @@ impl Merges {
     }
 
     /// Merges by searching the row for its least key.
+    #[inline(always)]
     fn merge_row(&self, scratch: &mut Scratch) {
         let Scratch { symbols, ranks, row, .. } = scratch;
         let n = symbols.len();
+        if ranks.iter().all(|rank| *rank == NONE) {
+            return; // one symbol, or none that merge
+        }
         // Whole vectors are searched; the keys behind the last are none.
         let n_keys = n.next_multiple_of(8);
+        ranks.resize(n_keys, NONE);
         let Row { keys, next, before } = row.as_mut();
         let key = |rank: u32, at: usize| if rank == NONE { NONE } else { rank << 6 | at as u32 };
-        for at in 0..n_keys {
-            keys[at] = ranks.get(at).map_or(NONE, |rank| key(*rank, at));
-            next[at] = at as u8 + 1;
-            before[at] = (at as u8).wrapping_sub(1);
+        for (at, (slot, rank)) in keys.iter_mut().zip(ranks.iter()).enumerate() {
+            *slot = key(*rank, at);
         }
-        let mut n_merged = 0;
+        next[..n_keys].copy_from_slice(&NEXT[..n_keys]);
+        before[..n_keys].copy_from_slice(&BEFORE[..n_keys]);
         loop {
             let least = keys[..n_keys].iter().fold(NONE, |least, key| least.min(*key));
             if least == NONE {
@@ -263,11 +304,8 @@ impl Merges {
             if left < n {
                 keys[left] = key(self.rank(symbols[left], symbols[at]), left);
             }
-            n_merged += 1;
         }
-        if n_merged > 0 {
-            symbols.retain(|symbol| *symbol != NONE);
-        }
+        symbols.retain(|symbol| *symbol != NONE);
     }
 
     /// Merges with a heap of (rank, position) and a linked list of symbols; entries that are out of date are skipped.
@@ -322,6 +360,11 @@ fn single_bytes(tokens: &TokenBytes) -> Result<[u32; 256], String> {
 #[inline]
 fn pair_key(left: u32, right: u32) -> u64 {
     u64::from(left) << 20 | u64::from(right)
+}
+
+#[inline]
+fn hash_of(key: u64) -> u64 {
+    key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[inline]

@@ -13,7 +13,7 @@ use super::{
     cuts::{Cuts, is_three},
     hash::Folded,
     pattern::{Pattern, Plan, recognise},
-    scan::Scanner,
+    scan::{N_STARTS, Scanner},
     spec::Spec,
     split::split,
     table::{Key, N_KEY_BYTES, Part, Table},
@@ -138,10 +138,31 @@ impl Fast {
     }
 
     fn count_segment(&self, segment: &str, table: &mut Table) {
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2() {
+            #[expect(unsafe_code, reason = "vector instructions")]
+            // SAFETY: the processor has them.
+            return unsafe { self.count_segment_avx2(segment, table) };
+        }
+        self.count_segment_as_compiled(segment, table);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+    fn count_segment_avx2(&self, segment: &str, table: &mut Table) {
+        self.count_segment_as_compiled(segment, table);
+    }
+
+    #[inline(always)]
+    fn count_segment_as_compiled(&self, segment: &str, table: &mut Table) {
         let bytes = segment.as_bytes();
         if let Pattern::Cl100k { marks_are_letters, n_digits } = self.plan.pattern {
             let scanner = Scanner { marks_are_letters, n_digits: n_digits as u32, cuts: self.cuts.as_ref() };
-            scanner.scan(segment, |starts| add_all(bytes, starts, table));
+            scanner.scan(
+                segment,
+                #[inline(always)]
+                |starts| add_all(bytes, starts, table),
+            );
         } else {
             let mut start = 0;
             split(self.plan.pattern, segment, |end| {
@@ -193,17 +214,37 @@ impl Fast {
     }
 
     fn merge_part(&self, part: Part<'_>, counts: &mut [u64], scratch: &mut Scratch) {
-        part.for_each(|bytes, count| {
-            if !self.whole.is_empty()
-                && let Some(id) = self.whole.get(bytes)
-            {
-                counts[*id as usize] += count;
-                return;
-            }
-            for id in self.merges.encode(bytes, scratch) {
-                counts[*id as usize] += count;
-            }
-        });
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2() {
+            #[expect(unsafe_code, reason = "vector instructions")]
+            // SAFETY: the processor has them.
+            return unsafe { self.merge_part_avx2(part, counts, scratch) };
+        }
+        self.merge_part_as_compiled(part, counts, scratch);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+    fn merge_part_avx2(&self, part: Part<'_>, counts: &mut [u64], scratch: &mut Scratch) {
+        self.merge_part_as_compiled(part, counts, scratch);
+    }
+
+    #[inline(always)]
+    fn merge_part_as_compiled(&self, part: Part<'_>, counts: &mut [u64], scratch: &mut Scratch) {
+        part.for_each(
+            #[inline(always)]
+            |bytes, count| {
+                if !self.whole.is_empty()
+                    && let Some(id) = self.whole.get(bytes)
+                {
+                    counts[*id as usize] += count;
+                    return;
+                }
+                for id in self.merges.encode(bytes, scratch) {
+                    counts[*id as usize] += count;
+                }
+            },
+        );
     }
 
     /// Whether long texts may be cut at all: no added token reaches over a cut.
@@ -229,19 +270,41 @@ impl Fast {
     }
 }
 
-/// Counts the pre-tokens between the starts.
-#[inline]
+/// Whether the processor has the instructions that the hot loops are compiled for a second time.
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("lzcnt") && is_x86_feature_detected!("popcnt")
+}
+
+/// How many pre-tokens ahead the table's cache line is asked for.
+const N_AHEAD: usize = 12;
+
+/// Counts the pre-tokens between the starts. The keys are made first, so that the lines of the table, which is larger
+/// than the near caches, are under way when they are needed.
+#[inline(always)]
 fn add_all(bytes: &[u8], starts: &[u32], table: &mut Table) {
+    let mut keys = [0; N_STARTS];
+    let mut n_keys = 0;
     for pair in starts.windows(2) {
         let (start, end) = (pair[0] as usize, pair[1] as usize);
         let n = end - start;
         match bytes[start..].first_chunk::<16>() {
             Some(chunk) if n <= N_KEY_BYTES => {
                 let kept = Key::from_le_bytes(*chunk) & ((1 << (8 * n)) - 1);
-                table.add_key(kept | (n as Key) << 120, 1);
+                keys[n_keys] = kept | (n as Key) << 120;
+                n_keys += 1;
             }
             _ => table.add(&bytes[start..end], 1),
         }
+    }
+    let keys = &keys[..n_keys];
+    keys.iter().take(N_AHEAD).for_each(|key| table.prefetch(*key));
+    for (i, key) in keys.iter().enumerate() {
+        if let Some(ahead) = keys.get(i + N_AHEAD) {
+            table.prefetch(*ahead);
+        }
+        table.add_key(*key, 1);
     }
 }
 

@@ -33,13 +33,13 @@ pub struct Masks {
 
 impl Masks {
     /// Neither letter, number nor whitespace, of the bytes in `valid`.
-    #[inline]
+    #[inline(always)]
     pub fn other(&self, valid: u64) -> u64 {
         valid & !(self.letter | self.number | self.space | self.newline)
     }
 
     /// The classes of a block that holds whole characters, `n` bytes of it valid.
-    #[inline]
+    #[inline(always)]
     pub fn new(block: &[u8; N_BLOCK], n: usize, marks_are_letters: bool) -> Self {
         #[cfg(target_arch = "x86_64")]
         #[expect(unsafe_code, reason = "vector instructions")]

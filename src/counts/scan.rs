@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Starts that are handed over at once; a block adds at most 64.
-const N_STARTS: usize = 512;
+pub const N_STARTS: usize = 512;
 
 /// One pattern of the family.
 pub struct Scanner<'c> {
@@ -53,7 +53,7 @@ struct Before {
 impl Scanner<'_> {
     /// Hands over the boundaries of the pre-tokens, many at once: each slice ends with the first boundary of the next,
     /// so that neighbours in a slice are the start and the end of a pre-token.
-    #[inline]
+    #[inline(always)]
     pub fn scan(&self, text: &str, mut emit: impl FnMut(&[u32])) {
         let bytes = text.as_bytes();
         let mut starts = [0_u32; N_STARTS];
@@ -94,7 +94,7 @@ impl Scanner<'_> {
     }
 
     /// The starts in the block of `n` bytes at `at`.
-    #[inline]
+    #[inline(always)]
     fn starts(&self, text: &str, at: usize, n: usize, masks: &Masks, before: &mut Before) -> u64 {
         let valid = u64::MAX >> (N_BLOCK - n);
         let Masks { lead, letter, number, space, newline, blank, .. } = *masks;
@@ -166,7 +166,7 @@ impl Scanner<'_> {
     }
 
     /// Of the spaces behind line ends, those whose run does not lead to another line end.
-    #[inline]
+    #[inline(always)]
     fn after_newlines(&self, text: &str, at: usize, n: usize, masks: &Masks, candidates: u64) -> u64 {
         let ends = candidates.wrapping_add(masks.space) & !masks.space;
         let reaches_end = masks.space >> (n - 1) & 1 != 0;
@@ -199,7 +199,7 @@ impl Scanner<'_> {
 }
 
 /// The last whitespace character (no line end) before anything but whitespace.
-#[inline]
+#[inline(always)]
 fn last_spaces(text: &str, at: usize, n: usize, masks: &Masks) -> u64 {
     let top = 1 << (n - 1);
     let mut before_black = !(masks.space | masks.newline) >> 1 & (top - 1);
@@ -220,7 +220,7 @@ fn last_spaces(text: &str, at: usize, n: usize, masks: &Masks) -> u64 {
 }
 
 /// Cuts between neighbouring letters of three bytes.
-#[inline]
+#[inline(always)]
 fn cut_bits(cuts: &Cuts, bytes: &[u8], at: usize, masks: &Masks) -> u64 {
     let mut cut = 0;
     // The second of each pair; the first may lie in the block before.
