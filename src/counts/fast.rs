@@ -273,8 +273,11 @@ impl Fast {
 /// Whether the processor has the instructions that the hot loops are compiled for a second time.
 #[cfg(target_arch = "x86_64")]
 fn has_avx2() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2")
-        && is_x86_feature_detected!("lzcnt") && is_x86_feature_detected!("popcnt")
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("lzcnt")
+        && is_x86_feature_detected!("popcnt")
 }
 
 /// How many pre-tokens ahead the table's cache line is asked for.
