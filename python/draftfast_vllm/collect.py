@@ -168,6 +168,7 @@ class Collector:
         n_states = {f"n_states.{name}": str(record.n_states) for record in self.records for name in record.names}
         part = self.directory / f".{stem}.part"
         save_file(tensors, part, metadata={"format": "pt", **n_states})
+        part.chmod(0o644)
         os.replace(part, self.directory / f"{stem}.safetensors")
 
     def _write_counts(self) -> None:
