@@ -107,18 +107,16 @@ class Collector:
         module.register_forward_pre_hook(before)
 
     def watch_head(self, drafter: Module, names: list[str]) -> None:
-        """Our head is a module that is called; vLLM's is read by the logits processor, by either of its methods."""
+        """Our head multiplies in `forward` or `argmax`; vLLM's is read by either method of the logits processor."""
         record = self._record(names)
         heads = [module for module in drafter.modules() if isinstance(module, DraftHead)]
-        for head in heads[:1]:
-            head.register_forward_pre_hook(lambda _, inputs: self._head_input(record, inputs[0]))
         if heads:
+            self._watch_methods(heads[0], ("forward", "argmax"), 0, record)
             return
         for module in list(drafter.modules()):
             processor = getattr(module, "logits_processor", None)
             if isinstance(processor, Module):
-                for method in ("forward", "get_top_tokens"):
-                    setattr(processor, method, self._with_head_input(record, getattr(processor, method)))
+                self._watch_methods(processor, ("forward", "get_top_tokens"), 1, record)
 
     def count_outputs(self, token_ids: int | Iterable[int]) -> None:
         """Tokens that a request put out."""
@@ -152,12 +150,15 @@ class Collector:
         if self._n_steps % N_STEPS_SMALL == 0:
             self.write(everything=self._n_steps % N_STEPS_ALL == 0)
 
-    def _with_head_input(
-        self, record: InputRecord, original: Callable[..., torch.Tensor]
-    ) -> Callable[..., torch.Tensor]:
-        def method(lm_head: Module, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            self._head_input(record, hidden_states)
-            return original(lm_head, hidden_states, *args, **kwargs)
+    def _watch_methods(self, module: Module, methods: Iterable[str], position: int, record: InputRecord) -> None:
+        """Records argument `position` of these methods, none of which calls another."""
+        for name in methods:
+            setattr(module, name, self._watched(getattr(module, name), position, record))
+
+    def _watched(self, original: Callable[..., Any], position: int, record: InputRecord) -> Callable[..., Any]:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            self._head_input(record, args[position])
+            return original(*args, **kwargs)
 
         return method
 

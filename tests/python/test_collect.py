@@ -9,9 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the plugin's tensor code needs torch")
 
-from draftfast_vllm import collect  # noqa: E402
+from draftfast_vllm import collect, nvfp4  # noqa: E402
+from draftfast_vllm.backend import head_kernel  # noqa: E402
 from draftfast_vllm.config import Settings  # noqa: E402
 from draftfast_vllm.errors import DraftfastError  # noqa: E402
+from draftfast_vllm.head import DraftHead, DraftLogits  # noqa: E402
 
 
 def record(**settings) -> collect.InputRecord:
@@ -95,3 +97,22 @@ def test_engines_in_which_hooks_miss_inputs_are_refused(eager, tp_size, message)
     )
     with pytest.raises(DraftfastError, match=message):
         collect.check_engine(vllm_config)
+
+
+@pytest.mark.parametrize("call", ["logits", "ids"])
+def test_our_head_is_seen_whichever_way_it_multiplies(tmp_path, call):
+    weights = torch.randn(4, 32)
+    codes, scales, gs = nvfp4.quantize(weights)
+    head = DraftHead(head_kernel("auto", codes, scales, gs, torch.float32, 8), codes, scales, gs, torch.float32)
+    logits = DraftLogits(torch.tensor([1, 2, 3, 5]), 0, 1, 8, SimpleNamespace(scale=1.0, soft_cap=None))
+    drafter = torch.nn.Module()
+    drafter.lm_head = head
+    collector = collect.Collector(tmp_path, Settings(collect="x"))
+    collector.watch_head(drafter, ["lm_head.weight"])
+    x = torch.randn(3, 32)
+    (logits if call == "logits" else logits.get_top_tokens)(head, x)
+    assert collector.records[0].n_states == 0, "a warm-up"
+    collector._serving = True
+    (logits if call == "logits" else logits.get_top_tokens)(head, x)
+    assert collector.records[0].n_states == 3
+    assert torch.allclose(collector.records[0].sum_of_squares, x.double().square().sum(0))
