@@ -32,10 +32,8 @@ def head_kernel(
             raise DraftfastError(
                 f"backend `draftfast` multiplies bfloat16, and the model is {dtype}", "leave `backend` at `auto`"
             )
-        m = min(MAX_M, max_num_seqs)
-        gemv = GemvKernel(codes.shape[0], 2 * codes.shape[1], m, VllmKernel() if max_num_seqs > MAX_M else None)
-        ours = DraftHead(gemv, codes, scales, global_scale, dtype)
-        time_ours = {m: choose_split(gemv, ours, m) for m in range(1, min(m, gemv.max_m) + 1)}
+        gemv = GemvKernel(codes.shape[0], 2 * codes.shape[1], VllmKernel() if max_num_seqs > MAX_M else None)
+        time_ours = time_us(DraftHead(gemv, codes, scales, global_scale, dtype), 1)
     except DraftfastError as error:
         if backend == "draftfast":
             raise
@@ -46,18 +44,8 @@ def head_kernel(
     theirs = VllmKernel()
     time_theirs = time_us(DraftHead(theirs, codes.clone(), scales.clone(), global_scale, dtype), 1)
     logger.info("draftfast: draft head of %d x %d: %s %.1f us, %s %.1f us", codes.shape[0], 2 * codes.shape[1],
-                gemv.name, time_ours[1], theirs.name, time_theirs)  # fmt: skip
-    return gemv if time_ours[1] <= time_theirs else VllmKernel()
-
-
-def choose_split(gemv: GemvKernel, head: DraftHead, m: int) -> float:
-    """Sets the fastest split for m vectors; returns its time."""
-    times = {}
-    for launch in gemv.candidates[m]:
-        gemv.split[m] = launch.split
-        times[launch.split] = time_us(head, m)
-    gemv.split[m] = min(times, key=lambda split: times[split])
-    return times[gemv.split[m]]
+                gemv.name, time_ours, theirs.name, time_theirs)  # fmt: skip
+    return gemv if time_ours <= time_theirs else VllmKernel()
 
 
 def time_us(head: DraftHead, m: int) -> float:

@@ -1,66 +1,55 @@
-"""How `kernels/gemv.cu` is launched: warps of a block, the warps that share a tile, shared memory. No torch.
+"""How `kernels/gemv.cu` is launched: which kernel, how warps share a tile, how much shared memory. No torch.
 
-The figures are the kernel's; `Launch` is what a call needs, and is chosen by timing among those that fit.
+The same plan as the program's own (`src/gpu/gemv.rs`, `Plan::new`), figure for figure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-DEPTH, TILE_ROWS, STEP_K, MAX_M, SLOT_BYTES, MAX_TEAMS = 2, 32, 128, 8, 2560, 15
-# Given to the compiler: fewer warps where shared memory is small (99 KiB on a GB10, 227 KiB on an H200).
-WARPS = (16, 8, 4)
-# Static shared memory of the kernels, rounded up.
-STATIC_SHARED_BYTES = 3072
+# As in gemv.cu.
+WARPS, TILE_ROWS, STEP_K, SLOT_BYTES, MAX_M, BLOCK = 12, 32, 256, 4608, 8, 16
+# Fixed shared memory of the kernels, rounded up.
+FIXED_SHARED_BYTES = 1024
+SPLITS = (1, 2, 3, 4, 6, 12)
+KERNELS = ("nvfp4_gemv2", "nvfp4_gemv8", "nvfp4_gemv2_shallow", "nvfp4_gemv8_shallow", "nvfp4_gemv_ragged")
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One way to multiply m vectors by [n, k] weights."""
+class Plan:
+    """One launch. `m`: vectors that it takes; more take more launches."""
 
-    n: int
-    k: int
+    kernel: str
     m: int
-    warps: int
     split: int
-
-    @property
-    def kernel(self) -> str:
-        """The name without its result."""
-        if self.k % STEP_K or self.n < TILE_ROWS:
-            return "nvfp4_gemv_ragged"
-        return "nvfp4_gemv8" if self.m > 2 else "nvfp4_gemv2"
-
-    @property
-    def shared_bytes(self) -> int:
-        """x, zeros, the weights in flight, and the sums of teams."""
-        depth = 1 if self.kernel == "nvfp4_gemv_ragged" else DEPTH
-        sums = 2 * self.warps * (2 if self.kernel == "nvfp4_gemv2" else 8) * 128 if self.split > 1 else 0
-        return -(-self.k // STEP_K) * 2 * STEP_K * self.m + 512 + self.warps * depth * SLOT_BYTES + sums
-
-    def grid(self, n_processors: int) -> int:
-        """Persistent blocks, no more than there are tiles for."""
-        n_tiles, n_teams = -(-self.n // TILE_ROWS), self.warps // self.split
-        return min(n_processors, -(-n_tiles // n_teams))
+    grid: int
+    shared_bytes: int
 
 
-def launches(n: int, k: int, m: int, warps: int, shared_limit: int) -> list[Launch]:
-    """Every split that the kernel allows and that fits into `shared_limit` bytes."""
-    found = []
-    for split in range(1, warps + 1):
-        launch = Launch(n, k, m, warps, split)
-        teams_fit = split == 1 or warps // split <= MAX_TEAMS
-        if warps % split == 0 and split <= -(-k // STEP_K) and teams_fit and launch.shared_bytes <= shared_limit:
-            found.append(launch)
-    return found
+def make_plan(n: int, k: int, m: int, n_multiprocessors: int, block_bytes: int) -> Plan | None:
+    """For [n, k] weights and m vectors, where a block may have `block_bytes` of shared memory; None: it does not fit."""
+    ragged = k % STEP_K != 0 or n < TILE_ROWS
+    n_steps = -(-k // STEP_K)
+    # Fewer launches first, then the deeper prefetch.
+    choices = [(fewer, depth) for fewer in range(m, 0, -1) for depth in ((1,) if ragged else (2, 1))]
+    fitting = [choice for choice in choices if _shared_bytes(n_steps, *choice, WARPS, ragged) <= block_bytes]
+    if not fitting:
+        return None
+    m, depth = fitting[0]
+    kernel = "nvfp4_gemv_ragged" if ragged else f"nvfp4_gemv{8 if m > 2 else 2}" + ("_shallow" if depth == 1 else "")
+    n_tiles = -(-n // TILE_ROWS)
+    grid = min(n_tiles, n_multiprocessors)
+    tiles_per_block = -(-n_tiles // grid)
+
+    def cost(split: int) -> int:
+        """Twice the steps that the busiest warp takes, and what joining a team's sums costs, as fitted on an H200."""
+        return -(-tiles_per_block // (WARPS // split)) * (2 * -(-n_steps // split) + split)
+
+    split = min((split for split in SPLITS if split <= n_steps), key=cost)
+    return Plan(kernel, m, split, grid, _shared_bytes(n_steps, m, depth, split, ragged))
 
 
-def largest_m(n: int, k: int, warps: int, shared_limit: int) -> int:
-    """Vectors that one launch can take; 0: not even one fits."""
-    return max((m for m in range(1, MAX_M + 1) if launches(n, k, m, warps, shared_limit)), default=0)
-
-
-def choose_warps(n: int, k: int, m: int, shared_limit: int) -> int:
-    """The most warps with room for m vectors, else those with room for most."""
-    roomy = [warps for warps in WARPS if largest_m(n, k, warps, shared_limit) >= m]
-    return roomy[0] if roomy else max(WARPS, key=lambda warps: largest_m(n, k, warps, shared_limit))
+def _shared_bytes(n_steps: int, m: int, depth: int, split: int, ragged: bool) -> int:
+    """x, zeros, the weights in flight, and the sums of teams."""
+    sums = 2 * WARPS * (8 if m > 2 or ragged else 2) * 128 if split > 1 else 0
+    return n_steps * STEP_K * 2 * m + 512 + WARPS * depth * SLOT_BYTES + sums

@@ -19,7 +19,7 @@ import torch
 
 from draftfast_vllm.errors import DraftfastError
 
-KERNELS = Path(__file__).parent / "cuda"
+SOURCES = Path(__file__).parent / "cuda"
 FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE = 8
 
 
