@@ -47,6 +47,9 @@ pub struct ServingFlags {
     /// A machine of which only the memory bandwidth is known
     #[arg(long, value_name = "GB/S", conflicts_with = "hardware")]
     pub bandwidth: Option<f64>,
+    /// What `draftfast bench --json` measured on that machine: replaces its stated BF16 and NVFP4 shares
+    #[arg(long, value_name = "FILE")]
+    pub bench: Option<PathBuf>,
     /// One acceptance rate for every draft position
     #[arg(long, value_name = "RATE", group = "accepted")]
     pub acceptance: Option<f64>,

@@ -70,7 +70,7 @@ pub fn choose(
     let plan = match model {
         Some(model) if args.plans() => {
             let curve = measured::curve(tokenizer, &gathered.evidence, &gathered.weights)?;
-            let record = answer(model, &args.serving, Some(curve), args.pad_to)?;
+            let record = answer(model, &args.serving, curve, args.pad_to)?;
             record.assumptions.iter().for_each(|assumption| terminal.warn(assumption));
             terminal.say(report::plan::sentence(&record));
             Some(record)

@@ -12,7 +12,7 @@ use crate::{
     counts::Tokenizer,
     error::Hint,
     plan::{
-        Acceptance, CoverageCurve, Hardware, Load, PlanRecord, coverage_file, logs, measured,
+        Acceptance, CoverageCurve, Hardware, Load, PlanRecord, bench_file, coverage_file, logs, measured,
         model::{Inputs, question},
     },
     report::{self, Terminal},
@@ -61,6 +61,10 @@ pub fn answer(
             return Err(anyhow!("no machine is given")).hint("give `--hardware NAME` or `--bandwidth GB/S`");
         }
     };
+    let hardware = match &flags.bench {
+        Some(path) => bench_file::measured(&hardware, path, usize::from(flags.batch))?,
+        None => hardware,
+    };
     let inputs = Inputs {
         hardware,
         acceptance: acceptance(flags)?,
@@ -84,7 +88,7 @@ fn coverage(args: &Plan, n_threads: Option<usize>, terminal: &Terminal) -> Resul
     let tokenizer = Tokenizer::open(&args.model)?;
     let gathered = counted(&tokenizer, &request(&args.evidence, n_threads), terminal)?;
     gathered.notes.iter().for_each(|note| terminal.say(note));
-    measured::curve(&tokenizer, &gathered.evidence, &gathered.weights).map(Some)
+    measured::curve(&tokenizer, &gathered.evidence, &gathered.weights)
 }
 
 fn acceptance(flags: &ServingFlags) -> Result<Option<Acceptance>> {

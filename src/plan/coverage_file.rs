@@ -88,8 +88,9 @@ impl RecordedCoverage {
     /// The mean over domains as a curve. Always-kept ids are among the rows, so it may start above 0.
     ///
     /// # Errors
-    /// The shares fall or leave 0 to 1.
+    /// It was measured on nothing, or the shares fall or leave 0 to 1.
     pub fn mean_curve(&self, name: &str) -> Result<CoverageCurve> {
+        ensure!(!self.curve.domains.is_empty(), "its coverage was measured on no text");
         let points = self.curve.sizes.iter().copied().zip(self.curve.mean.iter().copied()).collect();
         CoverageCurve::new(points, format!("mean over domains, {} text, `{name}`", self.measured))
     }
@@ -127,8 +128,9 @@ mod tests {
 
     #[test]
     fn other_files_are_named_errors() {
+        let empty = r#"{"coverage": {"measured": "split", "curve": {"sizes": [1], "domains": {}, "mean": [0.0]}}}"#;
         let lopsided = r#"{"coverage": {"measured": "split", "curve": {"sizes": [1], "domains": {}, "mean": []}}}"#;
-        for text in ["", "hello", "8192", "8192 0.5 x", "8192 1.5", "{}", "{", "8192 0.9\n16384 0.8", lopsided] {
+        for text in ["", "hello", "8192", "8192 0.5 x", "8192 1.5", "{}", "{", "8192 0.9\n16384 0.8", empty, lopsided] {
             assert!(read_text(text).is_err(), "{text}");
         }
     }

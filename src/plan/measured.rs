@@ -18,11 +18,16 @@ use crate::{
 /// Points of the curve.
 const N_POINTS: usize = 128;
 
-/// The curve of the mixture: each domain's coverage by its weight (1 where none is given).
+/// The curve of the mixture: each domain's coverage by its weight (1 where none is given). `None` when there is no token
+/// to measure it on: of a few documents, the held-out tenth may be empty.
 ///
 /// # Errors
 /// Counts of another tokenizer, no tokens, or weights that do not fit the domains.
-pub fn curve(tokenizer: &Tokenizer, evidence: &Evidence, weights: &BTreeMap<String, f64>) -> Result<CoverageCurve> {
+pub fn curve(
+    tokenizer: &Tokenizer,
+    evidence: &Evidence,
+    weights: &BTreeMap<String, f64>,
+) -> Result<Option<CoverageCurve>> {
     let (measured, on, fit) = evidence.measured();
     for counts in [on, fit] {
         counts.check_tokenizer(tokenizer)?;
@@ -36,6 +41,9 @@ pub fn curve(tokenizer: &Tokenizer, evidence: &Evidence, weights: &BTreeMap<Stri
     let mut sizes: Vec<usize> = (step..ranking.len()).step_by(step).collect();
     sizes.push(ranking.len());
     let found = coverage::curve(&on, &ranking, &retain(tokenizer)?, &sizes);
+    if found.domains.is_empty() {
+        return Ok(None);
+    }
     let weight = |name: &str| weights.get(name).copied().unwrap_or(1.0);
     let total: f64 = found.domains.keys().map(|name| weight(name)).sum();
     let mean = |at: usize| found.domains.iter().map(|(name, shares)| weight(name) * shares[at]).sum::<f64>() / total;
@@ -46,5 +54,5 @@ pub fn curve(tokenizer: &Tokenizer, evidence: &Evidence, weights: &BTreeMap<Stri
         Measured::InSample => "the very text that ranks the ids, which flatters; give `--heldout`",
     };
     let names: Vec<&str> = found.domains.keys().map(String::as_str).collect();
-    CoverageCurve::new(points, format!("measured on {text} ({})", names.join(", ")))
+    CoverageCurve::new(points, format!("measured on {text} ({})", names.join(", "))).map(Some)
 }

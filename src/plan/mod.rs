@@ -3,14 +3,15 @@
 //! ```text
 //! acceptance, logs    rates by draft position, from vLLM's or SGLang's own records
 //! coverage, measured  c(N), from counts (or, coverage_file, from a vocabulary's record)
-//! hardware            bandwidths and the shares of them that kernels reach
+//! hardware            bandwidths and the shares of them that kernels reach (bench_file: as measured)
 //! model               a checkpoint's headers -> bytes of a draft step and of a target step
 //! cost                bytes -> microseconds -> tokens a second
 //! choose              the best (N, k), what each piece earns, what it hangs on
 //! ```
-//! All but `model`, `logs`, `measured` and `coverage_file` are numbers in, numbers out.
+//! All but `model`, `logs`, `measured` and the readers of files are numbers in, numbers out.
 
 mod acceptance;
+pub mod bench_file;
 mod choose;
 mod cost;
 mod coverage;

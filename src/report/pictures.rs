@@ -29,6 +29,7 @@ pub fn pictures(figures: &Figures<'_>) -> Vec<(&'static str, Vec<u8>)> {
     let mut files = Vec::new();
     if let Some((curve, n_rows)) = figures.coverage
         && curve.sizes.len() > 1
+        && !curve.domains.is_empty()
     {
         files.push(("coverage.svg", coverage(curve, n_rows).into_bytes()));
     }

@@ -201,3 +201,30 @@ fn what_cannot_be_planned_is_one_sentence_and_a_hint() {
         assert_eq!(draftfast(&[&["plan"], &args[..]].concat()).status.code(), Some(2), "{args:?}");
     }
 }
+
+#[test]
+fn coverage_comes_from_counts_and_held_out_text_of_the_same_tokenizer() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(&dir, "qwen3.5-dense");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (train, heldout) = (file("train.txt", "the cat sat on the mat\n"), file("heldout.txt", "the dog sat\n"));
+    let counts = dir.path().join("own.counts").to_str().unwrap().to_owned();
+    let counted = draftfast(&["count", &model, "--corpus", &format!("en={train}"), "-o", &counts]);
+    assert!(counted.status.success(), "{}", stderr(&counted));
+    let (heldout, plan) = (format!("en={heldout}"), ["plan", &model, "--hardware", "gb10", "--counts", &counts]);
+    let output = draftfast(&[&plan[..], &["--heldout", &heldout]].concat());
+    assert!(stdout(&output).contains("measured on held-out text (en)"), "{}", stderr(&output));
+    assert!(stdout(&draftfast(&plan)).contains("which flatters"), "without held-out text that is said");
+
+    let tokenizer = std::path::Path::new(&model).join("tokenizer.json");
+    let mut text = std::fs::read_to_string(&tokenizer).unwrap();
+    text.push('\n');
+    std::fs::write(&tokenizer, text).unwrap();
+    let output = draftfast(&plan);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("the counts are of a tokenizer"), "{}", stderr(&output));
+}
