@@ -169,6 +169,12 @@ __device__ __forceinline__ u32 quantize_block(const float x[BLOCK], const float*
 
 // --------------------------------------------------------------------------------------------- 4/6 over 1536
 
+// A weight over its step. Zero where the reciprocal is infinite and the weight zero: the reference rounds NaN to zero.
+__device__ __forceinline__ float scaled_1536(float x, const u32 code, float reciprocal) {
+    float y = code == 0 ? 0.0f : __fmul_rn(x, reciprocal);
+    return y == y ? y : 0.0f;
+}
+
 // fouroversix rounds without a ceiling: from 7 up to 8, as if E2M1 went on.
 __device__ __forceinline__ float unsaturated(float y) {
     float a = fabsf(y);
@@ -189,7 +195,7 @@ __device__ Candidate fouroversix_candidate(const float x[BLOCK], const float* im
     float cost[BLOCK], error = 0;
 #pragma unroll
     for (int i = 0; i < BLOCK; i++) {
-        float y = code == 0 ? 0.0f : __fmul_rn(x[i], reciprocal);
+        float y = scaled_1536(x[i], code, reciprocal);
         float decoded = __fdiv_rn(__fmul_rn(__fmul_rn(unsaturated(y), scale), amax), 1536.0f);
         float difference = __fsub_rn(decoded, x[i]);
         cost[i] = __fmul_rn(difference, difference);
@@ -217,7 +223,7 @@ __device__ u32 fouroversix_block(const float x[BLOCK], const float* importance, 
     u32 words[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < BLOCK; i++) {
-        float y = chosen.code == 0 ? 0.0f : __fmul_rn(x[i], chosen.reciprocal);
+        float y = scaled_1536(x[i], chosen.code, chosen.reciprocal);
         // its packer writes 8 as 0x8, minus zero
         u32 code = fabsf(y) >= 7.0f ? 8 : Rounded(y).code() | (y < 0.0f ? 8 : 0);
         words[i / 8] |= code << (i % 8 * 4);

@@ -280,6 +280,8 @@ int main(int argc, char** argv) {
     OK(cudaMalloc(&keys, 64));
     OK(cudaMalloc(&arrived, 4));
     OK(cudaMalloc(&values, 32));
+    OK(cudaMemset(ids, 0, 32));
+    OK(cudaMemset(values, 0, 32));
     OK(cudaMemset(keys, 0, 64));
     OK(cudaMemset(arrived, 0, 4));
     std::vector<int> map(248320);
