@@ -33,11 +33,9 @@ class Function:
         """Lets launches take this much dynamic shared memory."""
         _driver("cuFuncSetAttribute", self._handle, FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE, n_bytes)
 
-    def launch(self, grid: int, block: int, shared_bytes: int, arguments: Sequence[torch.Tensor | int]) -> None:
-        """On torch's current stream. A tensor is passed as its address, a number as 32 bits."""
-        values = [
-            ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else ctypes.c_uint32(a) for a in arguments
-        ]
+    def launch(self, grid: int, block: int, shared_bytes: int, arguments: Sequence[torch.Tensor | int | None]) -> None:
+        """On torch's current stream. A tensor is passed as its address, None as null, a number as 32 bits."""
+        values = [_argument(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         _driver("cuLaunchKernel", self._handle, grid, 1, 1, block, 1, 1, shared_bytes, stream, pointers, None)
@@ -54,9 +52,7 @@ class Program:
 
     def __init__(self, source: Path, options: Sequence[str] = ()) -> None:
         self._module = ctypes.c_void_p()
-        cubin = compile_cubin(
-            source, [f"--gpu-architecture={architecture()}", f"--include-path={source.parent}", *options]
-        )
+        cubin = cached_cubin(source, [f"--gpu-architecture={architecture()}", *options])
         # torch has made the device's primary context current by the time there are weights on it.
         torch.cuda.current_stream().synchronize()
         _driver("cuModuleLoadData", ctypes.byref(self._module), cubin)

@@ -1,6 +1,7 @@
-"""How long reading and checking a sidecar takes, step by step: `load_time.py MODEL SIDECAR` (for example of `synth --scale full`).
+"""How long reading, checking and placing a sidecar takes, step by step: `load_time.py MODEL SIDECAR` (of `synth --scale full`).
 
-What an engine adds is vLLM's own repacking of 9 matrices on the GPU, and compiling our kernel once (kept in vLLM's cache).
+With a GPU: lm_head lies there, as in an engine, and the packed weights go there and into the layout of vLLM's kernel and of
+ours. The sum leaves out what is done once a machine: compiling our kernel, which vLLM's cache keeps.
 Processor seconds beside the clock's, because a shared machine shows other people's work too.
 """
 
@@ -14,35 +15,83 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.nn import Module
 
-from draftfast_vllm import checks, linears
-from draftfast_vllm.sidecar import HEAD, Sidecar
+from draftfast_vllm import checks, kernels, linears
+from draftfast_vllm.sidecar import HEAD, Packed, Sidecar
 from draftfast_vllm.tensor_file import TensorFile
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+total = 0.0
 
-def timed(what: str, step: Callable[[], Any]) -> Any:
+
+def timed(what: str, step: Callable[[], Any], counts: bool = True) -> Any:
     """Runs a step and prints what it took."""
+    global total
     wall, processor = time.perf_counter(), time.process_time()
     result = step()
-    print(f"{what:50} {time.perf_counter() - wall:7.3f} s  ({time.process_time() - processor:6.3f} s of processor)")
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    total += wall if counts else 0.0
+    print(f"{what:52} {wall:7.3f} s  ({processor:6.3f} s of processor)" + ("" if counts else ", not in the sum"))
     return result
 
 
+def place(sidecar: Sidecar, linear: Packed) -> Module:
+    """A linear's weights in the layout of the platform's kernel."""
+    layer, kernel = Module(), kernels.platform_kernel()
+    layer.params_dtype = torch.bfloat16
+    layer.output_size_per_partition, layer.input_size_per_partition = linear.n, linear.k
+    kernel.prepare(layer, *linears._whole(sidecar, linear, torch.device(DEVICE)), linear.global_scale)
+    return layer
+
+
+def place_head(sidecar: Sidecar) -> None:
+    """The head, after both kernels were timed."""
+    from draftfast_vllm.backend import head_kernel
+    from draftfast_vllm.head import DraftHead
+
+    packed = (*linears._whole(sidecar, sidecar.head, torch.device(DEVICE)), sidecar.head.global_scale)
+    kernel = head_kernel("auto", *packed, torch.bfloat16, 8)
+    DraftHead(kernel, *packed, torch.bfloat16)
+    print(f"the head goes by {kernel.name}")
+
+
 def main(model: Path, path: Path) -> None:
-    sidecar = timed("open: sums, manifest, header, ids", lambda: Sidecar.open(path))
-    name = sidecar.target["head_tensor"]
+    name = Sidecar.open(path).target["head_tensor"]
     file = TensorFile(checks._shard_of(model, name))
-    weight = torch.frombuffer(file.bytes_of(name), dtype=torch.bfloat16).view(file.entries[name].shape)
+    weight = torch.frombuffer(file.bytes_of(name), dtype=torch.bfloat16).view(file.entries[name].shape).to(DEVICE)
     head = SimpleNamespace(weight=weight)
+    if DEVICE == "cuda":
+        from draftfast_vllm.gemv import functions
+
+        timed("compiling our kernel, or reading it from the cache", lambda: functions(0), counts=False)
+        small = Packed("", 64, 64, 1.0)
+        layer = Module()
+        layer.params_dtype, layer.output_size_per_partition, layer.input_size_per_partition = (
+            torch.bfloat16,
+            small.n,
+            small.k,
+        )
+        packed = (
+            torch.zeros(64, 32, dtype=torch.uint8, device=DEVICE),
+            torch.zeros(64, 4, device=DEVICE).to(torch.float8_e4m3fn),
+        )
+        timed(
+            "vLLM's kernel for the first time",
+            lambda: kernels.platform_kernel().prepare(layer, *packed, 1.0),
+            counts=False,
+        )
+    sidecar = timed("open: sums, manifest, header, ids", lambda: Sidecar.open(path))
     timed("sha256 of drafter.safetensors", sidecar.verify_drafter)
     timed("NaN block scales", sidecar.check_scales)
     timed("tokenizer", lambda: checks.check_tokenizer(sidecar, model))
     print(timed("lm_head against the draft head", lambda: checks.check_head(sidecar, head, model, 0)))
-    timed("copying every packed tensor", lambda: [linears.tensor(sidecar, f"{linear.name}.{part}").clone()
-                                                  for linear in (sidecar.head, *sidecar.linears) for part in ("weight", "weight_scale")])  # fmt: skip
-    timed("sha256 of lm_head in the checkpoint (GPTQ only)", lambda: checks._check_head_sha256(sidecar, model))
+    layers = timed("placing the linears", lambda: [place(sidecar, linear) for linear in sidecar.linears])
+    timed("placing the head", lambda: place_head(sidecar))
     print(
-        f"{sidecar.head.n} x {sidecar.head.k} head, {len(sidecar.linears)} linears, {HEAD} of {sidecar.n_real_rows} ids"
+        f"{sidecar.head.n} x {sidecar.head.k} head, {len(layers)} linears, {HEAD} of {sidecar.n_real_rows} ids on {DEVICE}: {total:.2f} s in all"
     )
 
 

@@ -1,7 +1,8 @@
 """A Qwen3.5 with the full-size head and four layers, whose text is a chain inside the kept ids: `make_model.py DIR`.
 
-As `../make_model.py`, written on the GPU: head 248,320 x 2,560, MTP linears of the Flash-Next width. `ids.txt` holds the
-64,128 kept ids, `mask.pt` the seed's mask of the first 64,026 of them, `chain.pt` the next id of each id.
+As `../make_model.py`, written on the GPU: head 248,320 x 2,560, MTP linears of the Flash-Next width. `chain.pt` holds the
+next id of each id, `mask.pt` the seed's mask of 64,026 ids. Vocabularies: `ids.txt` 64,128 ids, `missing.txt` those without
+every sixteenth token of the text, `full.txt` all.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ def main(directory: Path) -> None:
         metadata={"format": "pt"},
     )
     torch.save(next_id.cpu(), directory / "chain.pt")
-    (directory / "ids.txt").write_text("".join(f"{token_id}\n" for token_id in range(N_KEPT)))
+    dropped = set(text(next_id.tolist(), 1024)[::16])
+    write_ids(directory / "ids.txt", list(range(N_KEPT)))
+    write_ids(directory / "missing.txt", [token_id for token_id in range(N_KEPT) if token_id not in dropped])
+    write_ids(directory / "full.txt", list(range(V)))
     torch.save(torch.arange(V) < N_SEED, directory / "mask.pt")
     config = Qwen3_5TextConfig(
         vocab_size=V, hidden_size=H, intermediate_size=MLP, num_hidden_layers=N_LAYERS, num_attention_heads=HEADS,
@@ -38,6 +42,19 @@ def main(directory: Path) -> None:
     ).to_dict()  # fmt: skip
     config |= {"architectures": ["Qwen3_5ForCausalLM"], "mtp_num_hidden_layers": 1, "torch_dtype": "bfloat16"}
     (directory / "config.json").write_text(json.dumps(config, indent=1))
+
+
+def text(next_id: list[int], n: int) -> list[int]:
+    """The n tokens after the prompt that `engine.py` gives."""
+    token, found = 10, []
+    for _ in range(n):
+        token = next_id[token]
+        found.append(token)
+    return found
+
+
+def write_ids(path: Path, ids: list[int]) -> None:
+    path.write_text("".join(f"{token_id}\n" for token_id in ids))
 
 
 def random(*shape: int, std: float = 0.02) -> torch.Tensor:

@@ -1,0 +1,182 @@
+"""The plugin's kernels on one GPU, without an engine: `kernels.py OUT.json`.
+
+First whether our GEMV is right: logits and argmax against a decoder in F64, in and out of a CUDA graph, ties and NaN.
+Then times of draft heads and MTP linears by our GEMV, by vLLM's kernel and by a BF16 product, each over enough copies of its
+weights that none is left in the L2 cache.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+import sys
+import tempfile
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+if importlib.util.find_spec("vllm") is None:
+    # All that our GEMV asks of vLLM is where to keep its cubin.
+    sys.modules["vllm"] = types.ModuleType("vllm")
+    sys.modules["vllm.envs"] = sys.modules["vllm"].envs = types.SimpleNamespace(VLLM_CACHE_ROOT=tempfile.mkdtemp())
+
+from draftfast_vllm import nvfp4
+from draftfast_vllm.gemv import GemvKernel
+from draftfast_vllm.kernels import Kernel, VllmKernel
+
+HEADS = {"head 2560": (64_128, 2560), "head 5120": (64_128, 5120)}
+LINEARS = {
+    "fc": (2560, 5120),
+    "qkv": (10_240, 2560),
+    "o": (2560, 4096),
+    "gate_up": (19_456, 2560),
+    "down": (2560, 9728),
+}
+L2_BYTES = 300 << 20
+
+
+class Layer(Module):
+    """What a kernel asks of the module that holds its weights."""
+
+    def __init__(self, kernel: Kernel, n: int, k: int, packed: tuple[torch.Tensor, torch.Tensor, float]) -> None:
+        super().__init__()
+        self.params_dtype, self.output_size_per_partition, self.input_size_per_partition = torch.bfloat16, n, k
+        self.kernel = kernel
+        kernel.prepare(self, packed[0].clone(), packed[1].clone(), packed[2])
+
+
+def random_packed(n: int, k: int) -> tuple[torch.Tensor, torch.Tensor, float]:
+    return nvfp4.quantize(torch.randn(n, k, device="cuda", dtype=torch.bfloat16))
+
+
+def exact(packed: tuple[torch.Tensor, torch.Tensor, float], x: torch.Tensor) -> torch.Tensor:
+    """F64 [M, N]."""
+    rows = [
+        nvfp4.decode(c, s, packed[2]).double()
+        for c, s in zip(packed[0].split(8192), packed[1].split(8192), strict=True)
+    ]
+    return torch.cat([x.double() @ part.T for part in rows], 1)
+
+
+def check(n: int, k: int, m: int) -> dict[str, Any]:
+    """Relative error of the logits, and whether argmax gives their first largest row, before and after a replay."""
+    packed, x = random_packed(n, k), torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+    layer = Layer(GemvKernel(n, k, None), n, k, packed)
+    graph_x = x.clone()
+    logits, replay = captured(lambda: (layer.kernel.apply(layer, graph_x), *layer.kernel.argmax(layer, graph_x)))
+    found: dict[str, Any] = {"n": n, "k": k, "m": m, "ok": True}
+    for _ in range(3):
+        x = torch.randn_like(x)
+        graph_x.copy_(x)
+        replay()
+        expected, got = exact(packed, x), layer.kernel.apply(layer, x)
+        values, rows = layer.kernel.argmax(layer, x)
+        error = float((got.double() - expected).norm() / expected.norm())
+        top = expected.topk(2, dim=-1)
+        # Where the best two lie within rounding either may win.
+        clear = (top.values[:, 0] - top.values[:, 1]) > 1e-3 * top.values[:, 0].abs()
+        right = bool((rows == top.indices[:, 0])[clear].all()) and bool(
+            ((values - top.values[:, 0]).abs() < 1e-3 * values.abs()).all()
+        )
+        same = torch.equal(logits[0], got) and torch.equal(logits[1], values) and torch.equal(logits[2], rows)
+        found["ok"] = found["ok"] and error < 5e-3 and right and same
+        found |= {"error": error, "argmax": right, "graph": same}
+    return found
+
+
+def check_ties_and_nan() -> dict[str, Any]:
+    """All rows alike: the first wins. A NaN scale in one row: that row wins, as torch.argmax has it."""
+    codes, scales, scale = random_packed(1, 512)
+    packed = (codes.repeat(1000, 1), scales.repeat(1000, 1), scale)
+    x = torch.randn(2, 512, device="cuda", dtype=torch.bfloat16)
+    layer = Layer(GemvKernel(1000, 512, None), 1000, 512, packed)
+    ties = layer.kernel.argmax(layer, x)[1].tolist()
+    layer.block_scales[700, 3] = 0x7F
+    nan = layer.kernel.argmax(layer, x)[1].tolist()
+    return {"ties": ties, "nan": nan, "ok": ties == [0, 0] and nan == [700, 700]}
+
+
+def captured(call: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+    """Results of a call in a CUDA graph, and its replay."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        call()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        result = call()
+    return result, graph.replay
+
+
+def time_us(calls: list[Callable[[], Any]], n_replays: int = 15) -> float:
+    """Median time of one of these calls, from replays of a graph of all, twice over."""
+    _, replay = captured(lambda: [call() for _ in range(2) for call in calls][-1])
+    times = []
+    for _ in range(n_replays):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        replay()
+        end.record()
+        end.synchronize()
+        times.append(1000 * begin.elapsed_time(end) / (2 * len(calls)))
+    return statistics.median(times)
+
+
+def times(n: int, k: int, head: bool) -> dict[str, Any]:
+    """By kernel and number of vectors, microseconds."""
+    packed = random_packed(n, k)
+    n_copies = min(-(-L2_BYTES // (n * k // 2)), 40)
+    layers = {"draftfast": [Layer(GemvKernel(n, k, None), n, k, packed) for _ in range(n_copies)]}
+    try:
+        layers["vllm"] = [Layer(VllmKernel(), n, k, packed) for _ in range(n_copies)]
+    except Exception as error:
+        print(f"no vLLM kernel: {error!r}"[:300])
+    dense = [torch.randn(n, k, device="cuda", dtype=torch.bfloat16) for _ in range(max(2, n_copies // 4))]
+    found: dict[str, Any] = {"n": n, "k": k}
+    for m in (1, 2, 4, 8):
+        x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+        row = {}
+        for name, all_layers in layers.items():
+            row[name] = time_us([lambda layer=layer, x=x: call(layer, x, head) for layer in all_layers])
+        row["bf16"] = time_us([lambda w=w, x=x: dense_call(w, x, head) for w in dense])
+        row["bytes_at_4_3_tb_s"] = n * k * 0.5625 / 4.3e6
+        found[f"m{m}"] = {name: round(value, 2) for name, value in row.items()}
+    return found
+
+
+def call(layer: Layer, x: torch.Tensor, head: bool) -> Any:
+    return layer.kernel.argmax(layer, x) if head else layer.kernel.apply(layer, x)
+
+
+def dense_call(weight: torch.Tensor, x: torch.Tensor, head: bool) -> torch.Tensor:
+    y = torch.nn.functional.linear(x, weight)
+    return y.argmax(-1) if head else y
+
+
+@torch.inference_mode()
+def main(out: Path) -> None:
+    found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+
+    def step(name: str, work: Callable[[], Any]) -> None:
+        try:
+            found[name] = work()
+        except Exception as error:
+            found[name] = {"error": repr(error)[:500]}
+        print(name, found[name], flush=True)
+        out.write_text(json.dumps(found, indent=1))
+
+    step("ties and NaN", check_ties_and_nan)
+    for n, k in ((64_128, 2560), (4096, 5120), (1000, 2576), (33, 256), (17, 64)):
+        for m in (1, 2, 3, 8):
+            step(f"right {n} x {k}, {m}", lambda n=n, k=k, m=m: check(n, k, m))
+    for name, (n, k) in (HEADS | LINEARS).items():
+        step(f"times {name}", lambda name=name, n=n, k=k: times(n, k, name in HEADS))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
