@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What one call to the device machine carries: pack.sh OUT.tar.xz PROGRAM
-# vLLM 0.31.0 without what an sm_90 GPU or this comparison does not need, 41 small wheels, and the `draftfast` program. 45 MB.
+# vLLM 0.31.0 without what an sm_90 GPU or this comparison does not need, 41 small wheels, and the `draftfast` program: 55 MB.
 # WHEELS=DIR keeps the downloads.
 set -euo pipefail
 out=$(realpath -m "$1"); program=$(realpath "$2"); here=$(realpath "$(dirname "$0")"); work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
