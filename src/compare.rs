@@ -24,6 +24,7 @@ pub struct Side {
     vocab: DraftVocab,
     manifest: Option<Manifest>,
     coverage: BTreeMap<String, f64>,
+    measured: Option<String>,
     plan: Option<PlanRecord>,
 }
 
@@ -43,8 +44,10 @@ pub struct Comparison {
     pub n_rows: Pair<usize>,
     /// Kept ids, and the mass of counted text that they cover.
     pub vocabulary: Diff,
-    /// The recorded coverage of each domain that both record; each side's own held-out text.
+    /// The recorded coverage of each domain that both record, each on text of its own.
     pub coverage: BTreeMap<String, Pair<f64>>,
+    /// What that text was, when both record it: `held-out`, `split` or `in-sample`.
+    pub measured: Option<Pair<String>>,
     /// Bytes of a draft step, when both sides are sidecars.
     pub draft_step_bytes: Option<Pair<u64>>,
     /// Whether both heads come from the same target, when both sides are sidecars.
@@ -77,19 +80,20 @@ impl Side {
             false => None,
         };
         let say = |name: &str| format!("`{}`", path.join(name).display());
-        let coverage = match read(&path.join(RECORD))? {
+        let (coverage, measured) = match read(&path.join(RECORD))? {
             Some(text) => {
                 let record = serde_json::from_slice(&text).with_context(|| say(RECORD))?;
                 let recorded = coverage_file::recorded(&record).with_context(|| say(RECORD))?;
-                recorded.coverage.into_iter().map(|domain| (domain.domain, domain.share)).collect()
+                let shares = recorded.coverage.into_iter().map(|domain| (domain.domain, domain.share));
+                (shares.collect(), Some(recorded.measured))
             }
-            None => BTreeMap::new(),
+            None => (BTreeMap::new(), None),
         };
         let plan = match read(&path.join(PLAN_NAME))? {
             Some(text) => Some(serde_json::from_slice(&text).with_context(|| say(PLAN_NAME))?),
             None => None,
         };
-        Ok(Self { vocab, manifest, coverage, plan })
+        Ok(Self { vocab, manifest, coverage, measured, plan })
     }
 
     fn errors(&self) -> BTreeMap<&str, f64> {
@@ -121,6 +125,7 @@ pub fn compare(a: &Side, b: &Side, domains: &[Domain<'_>]) -> Result<Comparison>
         n_rows: Pair { a: a.vocab.n_rows(), b: b.vocab.n_rows() },
         vocabulary: diff::diff(&a.vocab, &b.vocab, domains),
         coverage: pairs(&a.coverage, &b.coverage),
+        measured: a.measured.clone().zip(b.measured.clone()).map(|(a, b)| Pair { a, b }),
         draft_step_bytes: manifests.map(|(a, b)| Pair { a: a.ledger.after_bytes, b: b.ledger.after_bytes }),
         same_target: manifests.map(|(a, b)| a.target.head_sha256 == b.target.head_sha256),
         errors: pairs(&errors_a, &errors_b),

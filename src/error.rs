@@ -56,6 +56,14 @@ pub fn hints(error: &anyhow::Error) -> Vec<&str> {
     found
 }
 
+/// A piece of an input in backticks, for an error: its beginning, as it may be long, without control characters.
+pub fn quoted(text: &str) -> String {
+    const N_SHOWN: usize = 80;
+    let shown: String = text.chars().take(N_SHOWN).flat_map(|c| c.escape_debug()).collect();
+    let more = if text.chars().nth(N_SHOWN).is_some() { "..." } else { "" };
+    format!("`{shown}{more}`")
+}
+
 #[cfg(test)]
 mod tests {
     use anyhow::{Context, anyhow};
@@ -68,5 +76,12 @@ mod tests {
         let error = inner.hint("try this").context("outer").hint("or that").unwrap_err();
         assert_eq!(format!("{error:#}"), "outer: inner");
         assert_eq!(hints(&error), ["or that", "try this"]);
+    }
+
+    #[test]
+    fn what_is_quoted_is_short_and_printable() {
+        assert_eq!(quoted("up 1"), "`up 1`");
+        assert_eq!(quoted("a\0b"), "`a\\0b`");
+        assert_eq!(quoted(&"x".repeat(81)), format!("`{}...`", "x".repeat(80)));
     }
 }

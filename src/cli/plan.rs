@@ -27,7 +27,7 @@ pub struct Plan {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["corpus", "counts", "mixture", "heldout"])]
     pub coverage: Option<PathBuf>,
     /// Consider numbers of rows that are multiples of this
-    #[arg(long, value_name = "ROWS", default_value_t = 128)]
+    #[arg(long, value_name = "ROWS", default_value_t = 128, value_parser = super::rows_of_a_tile)]
     pub pad_to: usize,
     /// Text or counts to rank ids by and to measure coverage on
     #[command(flatten)]
@@ -45,13 +45,13 @@ pub struct ServingFlags {
     #[arg(long, value_name = "NAME")]
     pub hardware: Option<String>,
     /// A machine of which only the memory bandwidth is known
-    #[arg(long, value_name = "GB/S", conflicts_with = "hardware")]
+    #[arg(long, value_name = "GB/S", conflicts_with = "hardware", allow_negative_numbers = true)]
     pub bandwidth: Option<f64>,
     /// What `draftfast bench --json` measured on that machine: replaces its stated BF16 and NVFP4 shares
     #[arg(long, value_name = "FILE")]
     pub bench: Option<PathBuf>,
     /// One acceptance rate for every draft position
-    #[arg(long, value_name = "RATE", group = "accepted")]
+    #[arg(long, value_name = "RATE", group = "accepted", allow_negative_numbers = true)]
     pub acceptance: Option<f64>,
     /// Acceptance rates, the first position first: a JSON list, or one a line
     #[arg(long, value_name = "FILE", group = "accepted")]
@@ -75,7 +75,7 @@ pub struct ServingFlags {
     #[arg(long, value_name = "TOKENS", default_value_t = 1_024)]
     pub context: usize,
     /// The measured tokens a second of one request without speculation: replaces the predicted target step
-    #[arg(long, value_name = "TOK/S")]
+    #[arg(long, value_name = "TOK/S", allow_negative_numbers = true)]
     pub baseline: Option<f64>,
 }
 

@@ -6,16 +6,17 @@ use serde_json::json;
 use super::plan::{PlannedModel, answer};
 use crate::{
     checkpoint::{Checkpoint, Overrides, recipe},
-    cli::build_vocab::{BuildVocab, ChoiceFlags, EvidenceFlags, Size},
+    cli::build_vocab::{BuildVocab, ChoiceFlags, EvidenceFlags, Padding, Size},
     counts::{CountOptions, Tokenizer},
     error::Hint,
     output::{StagedDir, refuse_existing},
-    plan::{PlanRecord, measured},
+    plan::{PLAN_NAME, PlanRecord, measured},
     report::{self, Terminal, Unit},
     vocab::{
         build::Built,
         evidence::Evidence,
         make::{Gathered, Request, gather, make},
+        retain::retain,
         select::{DEFAULT_SIZE, SelectConfig},
         summary,
         target::target_rows,
@@ -36,9 +37,13 @@ pub fn run(args: &BuildVocab, n_threads: Option<usize>, terminal: &Terminal) -> 
     } else {
         choose(&args.choice, &tokenizer, rows, None, n_threads, terminal)?
     };
-    let Choice { built, evidence, .. } = chosen;
+    let Choice { built, evidence, plan } = chosen;
     let dir = StagedDir::create(&args.output, args.force)?;
-    let files = built.write(&tokenizer, &evidence, &args.choice.forms, &dir)?;
+    let mut files = built.write(&tokenizer, &evidence, &args.choice.forms, &dir)?;
+    if let Some(plan) = &plan {
+        dir.write(PLAN_NAME, &report::json_line(plan)?)?;
+        files.push(PLAN_NAME.to_owned());
+    }
     dir.commit()?;
     show(args, &built, &files, terminal)
 }
@@ -69,7 +74,7 @@ pub fn choose(
     let gathered = counted(tokenizer, &request(&args.evidence, n_threads), terminal)?;
     let plan = match model {
         Some(model) if args.plans() => {
-            let curve = measured::curve(tokenizer, &gathered.evidence, &gathered.weights)?;
+            let curve = measured::curve(tokenizer, &gathered)?;
             let record = answer(model, &args.serving, curve, args.pad_to)?;
             record.assumptions.iter().for_each(|assumption| terminal.warn(assumption));
             terminal.say(report::plan::sentence(&record));
@@ -80,7 +85,7 @@ pub fn choose(
     let size = match (args.size, &plan) {
         (None, _) => DEFAULT_SIZE,
         (Some(Size::Rows(size)), _) => size,
-        (Some(Size::Auto), Some(record)) => record.plan.best.design.n_rows.min(tokenizer.n_ids()),
+        (Some(Size::Auto), Some(record)) => record.plan.best.design.n_rows.min(most_rows(tokenizer, args)?),
         (Some(Size::Auto), None) => {
             return Err(anyhow::anyhow!("`--size auto` needs a machine")).hint("give `--hardware NAME`");
         }
@@ -90,6 +95,15 @@ pub fn choose(
     made.notes.iter().for_each(|note| terminal.say(note));
     summary::lines(&made.built).iter().for_each(|line| terminal.say(line));
     Ok(Choice { built: made.built, evidence: made.evidence, plan })
+}
+
+/// The largest size that always-kept ids and whole tiles leave room for.
+fn most_rows(tokenizer: &Tokenizer, args: &ChoiceFlags) -> Result<usize> {
+    let n_ids = tokenizer.n_ids();
+    Ok(match args.pad_mode {
+        Padding::Repeat => n_ids,
+        Padding::Next => (n_ids / args.pad_to * args.pad_to).saturating_sub(retain(tokenizer)?.ids().count()).max(1),
+    })
 }
 
 impl ChoiceFlags {

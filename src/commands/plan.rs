@@ -88,7 +88,7 @@ fn coverage(args: &Plan, n_threads: Option<usize>, terminal: &Terminal) -> Resul
     let tokenizer = Tokenizer::open(&args.model)?;
     let gathered = counted(&tokenizer, &request(&args.evidence, n_threads), terminal)?;
     gathered.notes.iter().for_each(|note| terminal.say(note));
-    measured::curve(&tokenizer, &gathered.evidence, &gathered.weights)
+    measured::curve(&tokenizer, &gathered)
 }
 
 fn acceptance(flags: &ServingFlags) -> Result<Option<Acceptance>> {

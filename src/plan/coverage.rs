@@ -13,7 +13,7 @@ pub struct CoverageCurve {
     points: Vec<(usize, f64)>,
     /// Where the shares come from, in words.
     pub origin: String,
-    /// Whether nothing was measured.
+    /// Whether it was not measured on held-out text: then it is said loudly.
     pub is_assumed: bool,
 }
 

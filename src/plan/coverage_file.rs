@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde::Deserialize;
 
 use super::CoverageCurve;
-use crate::error::Hint;
+use crate::error::{Hint, quoted};
 
 /// A record of provenance with an audit list has a few megabytes.
 const MAX_BYTES: u64 = 256 << 20;
@@ -92,7 +92,11 @@ impl RecordedCoverage {
     pub fn mean_curve(&self, name: &str) -> Result<CoverageCurve> {
         ensure!(!self.curve.domains.is_empty(), "its coverage was measured on no text");
         let points = self.curve.sizes.iter().copied().zip(self.curve.mean.iter().copied()).collect();
-        CoverageCurve::new(points, format!("mean over domains, {} text, `{name}`", self.measured))
+        let flatters = self.measured == "in-sample";
+        let said = if flatters { "in-sample, which FLATTERS" } else { &self.measured };
+        let mut curve = CoverageCurve::new(points, format!("the mean over the domains of `{name}`, measured {said}"))?;
+        curve.is_assumed = flatters;
+        Ok(curve)
     }
 }
 
@@ -102,7 +106,7 @@ fn point(line: &str) -> Result<(usize, f64)> {
         (Some(rows), Some(share), None) => rows.parse().ok().zip(share.parse().ok()),
         _ => None,
     };
-    pair.with_context(|| format!("`{line}` is not a number of rows and a share"))
+    pair.with_context(|| format!("{} is not a number of rows and a share", quoted(line)))
 }
 
 #[cfg(test)]

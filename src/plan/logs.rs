@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::Acceptance;
-use crate::error::Hint;
+use crate::error::{Hint, quoted};
 
 /// No metrics dump or rate list is larger; a log of days is.
 const MAX_LINE_BYTES: u64 = 1 << 20;
@@ -36,7 +36,7 @@ pub fn read_curve(path: &Path) -> Result<Acceptance> {
     } else {
         let numbers = text.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());
         numbers
-            .map(|word| word.parse().with_context(|| format!("`{word}` is not a number")))
+            .map(|word| word.parse().with_context(|| format!("{} is not a number", quoted(word))))
             .collect::<Result<_>>()
             .with_context(say)?
     };
@@ -57,11 +57,11 @@ pub fn read_vllm_metrics(path: &Path) -> Result<Acceptance> {
             Some("spec_decode_num_drafts") => drafts.get_or_insert(0.0),
             Some("spec_decode_num_accepted_tokens_per_pos") => {
                 let position = sample.label("position").and_then(|text| text.parse().ok());
-                accepted.entry(position.with_context(|| format!("`{line}` has no `position`"))?).or_insert(0.0)
+                accepted.entry(position.with_context(|| format!("{} has no `position`", quoted(line)))?).or_insert(0.0)
             }
             _ => return Ok(()),
         };
-        ensure!(sample.value.is_finite() && sample.value >= 0.0, "`{line}` is no count");
+        ensure!(sample.value.is_finite() && sample.value >= 0.0, "{} is no count", quoted(line));
         *sum += sample.value;
         Ok(())
     })?;

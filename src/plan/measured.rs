@@ -1,7 +1,5 @@
 //! A coverage curve from counts: ids ranked by some, measured on others.
 
-use std::collections::BTreeMap;
-
 use anyhow::Result;
 
 use super::CoverageCurve;
@@ -9,7 +7,8 @@ use crate::{
     counts::Tokenizer,
     vocab::{
         coverage,
-        evidence::{Evidence, Measured, domains},
+        evidence::{Measured, domains},
+        make::Gathered,
         rank,
         retain::retain,
     },
@@ -19,16 +18,17 @@ use crate::{
 const N_POINTS: usize = 128;
 
 /// The curve of the mixture: each domain's coverage by its weight (1 where none is given). `None` when there is no token
-/// to measure it on: of a few documents, the held-out tenth may be empty.
+/// to measure it on: of a few documents, the held-out tenth may be empty, and the shipped counts cover themselves better
+/// than anybody's text.
 ///
 /// # Errors
 /// Counts of another tokenizer, no tokens, or weights that do not fit the domains.
-pub fn curve(
-    tokenizer: &Tokenizer,
-    evidence: &Evidence,
-    weights: &BTreeMap<String, f64>,
-) -> Result<Option<CoverageCurve>> {
+pub fn curve(tokenizer: &Tokenizer, gathered: &Gathered) -> Result<Option<CoverageCurve>> {
+    let Gathered { evidence, weights, .. } = gathered;
     let (measured, on, fit) = evidence.measured();
+    if measured == Measured::InSample && gathered.is_shipped {
+        return Ok(None);
+    }
     for counts in [on, fit] {
         counts.check_tokenizer(tokenizer)?;
     }
@@ -51,8 +51,10 @@ pub fn curve(
     let text = match measured {
         Measured::HeldOut => "held-out text",
         Measured::Split => "a held-out tenth of the documents",
-        Measured::InSample => "the very text that ranks the ids, which flatters; give `--heldout`",
+        Measured::InSample => "the very text that ranks the ids, which FLATTERS",
     };
     let names: Vec<&str> = found.domains.keys().map(String::as_str).collect();
-    CoverageCurve::new(points, format!("measured on {text} ({})", names.join(", "))).map(Some)
+    let mut curve = CoverageCurve::new(points, format!("measured on {text} ({})", names.join(", ")))?;
+    curve.is_assumed = measured == Measured::InSample;
+    Ok(Some(curve))
 }

@@ -75,9 +75,9 @@ fn report(dir: &Path, manifest: &Manifest) -> Result<(String, Drawn)> {
         record.error.as_ref().map(|error| (name.clone(), error.relative_error))
     };
     let drawn = pictures(&Figures {
-        coverage: coverage.as_ref().map(|coverage| (&coverage.curve, manifest.vocabulary.n_rows)),
+        coverage: coverage.as_ref().map(|coverage| (coverage, manifest.vocabulary.n_rows)),
         ledger: Some(&manifest.ledger),
-        plan: plan.as_ref().map(|record| &record.plan),
+        plan: plan.as_ref().map(|record| (&record.plan, record.at_rows(manifest.vocabulary.n_rows))),
         errors: &manifest.tensors.iter().filter_map(error).collect::<Vec<_>>(),
     });
     let has_curve = drawn.iter().any(|(name, _)| *name == "coverage.svg");

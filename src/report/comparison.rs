@@ -48,6 +48,12 @@ pub fn lines(found: &Comparison) -> Vec<String> {
     }
     let mut lines = table(&[Left, Right, Right, Right], &rows);
     lines.push(format!("{} ids in both, Jaccard {:.4}", grouped(vocabulary.n_shared as u64), vocabulary.jaccard));
+    if let Some(Pair { a, b }) = &found.measured
+        && !found.coverage.is_empty()
+        && a != b
+    {
+        lines.push(format!("coverage was recorded on different text: A {a}, B {b}"));
+    }
     if found.same_target == Some(false) {
         lines.push("the two heads come from different targets".to_owned());
     }

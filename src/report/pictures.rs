@@ -8,18 +8,18 @@ use super::{
 };
 use crate::{
     checkpoint::Ledger,
-    plan::{Plan, coverage_file::RecordedCurve},
+    plan::{Plan, Point, coverage_file::RecordedCoverage},
 };
 
 /// What the pictures show; what is missing is not drawn.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Figures<'a> {
     /// Coverage over the size, and the rows that were chosen.
-    pub coverage: Option<(&'a RecordedCurve, usize)>,
+    pub coverage: Option<(&'a RecordedCoverage, usize)>,
     /// Bytes of a draft step.
     pub ledger: Option<&'a Ledger>,
-    /// The plan.
-    pub plan: Option<&'a Plan>,
+    /// The plan, and what it says of the rows that were built.
+    pub plan: Option<(&'a Plan, Point)>,
     /// Relative error of each quantized tensor, by name.
     pub errors: &'a [(String, f64)],
 }
@@ -27,14 +27,14 @@ pub struct Figures<'a> {
 /// File names and bytes of the pictures; the same figures give the same bytes.
 pub fn pictures(figures: &Figures<'_>) -> Vec<(&'static str, Vec<u8>)> {
     let mut files = Vec::new();
-    if let Some((curve, n_rows)) = figures.coverage
-        && curve.sizes.len() > 1
-        && !curve.domains.is_empty()
+    if let Some((recorded, n_rows)) = figures.coverage
+        && recorded.curve.sizes.len() > 1
+        && !recorded.curve.domains.is_empty()
     {
-        files.push(("coverage.svg", coverage(curve, n_rows).into_bytes()));
+        files.push(("coverage.svg", coverage(recorded, n_rows).into_bytes()));
     }
     files.extend(figures.ledger.map(|bytes| ("ledger.svg", ledger(bytes).into_bytes())));
-    files.extend(figures.plan.map(|found| ("plan.svg", plan(found).into_bytes())));
+    files.extend(figures.plan.map(|(found, built)| ("plan.svg", plan(found, &built).into_bytes())));
     if !figures.errors.is_empty() {
         files.push(("errors.svg", errors(figures.errors).into_bytes()));
     }
@@ -91,7 +91,8 @@ fn end_labels(svg: &mut Svg, labels: &[(f64, String, Option<usize>)]) {
 }
 
 /// Share of tokens covered over rows, a line a domain, the chosen rows marked.
-fn coverage(curve: &RecordedCurve, n_rows: usize) -> String {
+fn coverage(recorded: &RecordedCoverage, n_rows: usize) -> String {
+    let curve = &recorded.curve;
     let mut svg = Svg::new(WIDTH, 400.0, "Coverage: share of tokens that the draft head can propose");
     let (first, last) = (curve.sizes[0].max(1), curve.sizes[curve.sizes.len() - 1]);
     let x = Axis::log(first as f64..last as f64, LEFT..RIGHT);
@@ -106,7 +107,9 @@ fn coverage(curve: &RecordedCurve, n_rows: usize) -> String {
         let points: Vec<(usize, f64)> = curve.sizes.iter().copied().zip(shares.iter().copied()).collect();
         let path: Vec<_> = points.iter().map(|&(size, share)| (x.at(size.max(1) as f64), y.at(share))).collect();
         svg.path(&path, colour, class);
-        let share = share_at(&points, n_rows);
+        // As measured where that is recorded; the mean, and old records, as the line is drawn.
+        let measured = recorded.coverage.iter().find(|domain| domain.domain == name).map(|domain| domain.share);
+        let share = measured.unwrap_or_else(|| share_at(&points, n_rows));
         svg.dot((x.at(chosen), y.at(share)), 3.5, colour);
         labels.push((y.at(share), format!("{name} {:.2} %", 100.0 * share), colour));
     };
@@ -178,8 +181,8 @@ fn ledger(ledger: &Ledger) -> String {
 /// At most this many lines of k: more cannot be told apart.
 const N_LINES: usize = 7;
 
-/// Tokens a second over rows, a line a k, the best point marked.
-fn plan(plan: &Plan) -> String {
+/// Tokens a second over rows, a line a k, the best point and the built rows marked.
+fn plan(plan: &Plan, built: &Point) -> String {
     let best = &plan.best;
     let rows_text = grouped(best.design.n_rows as u64);
     let title = format!("Plan: {:.1} tok/s with {rows_text} rows and k = {}", best.tokens_per_second, best.n_drafted);
@@ -190,6 +193,7 @@ fn plan(plan: &Plan) -> String {
     let x = Axis::log(first as f64..last as f64, LEFT..RIGHT);
     let y = Axis::linear(0.0..speeds.fold(plan.native.tokens_per_second, f64::max) * 1.05, BOTTOM..TOP);
     frame(&mut svg, &x, &row_ticks(first, last), &y, |speed| format!("{speed:.0}"), "tokens/s");
+    built_mark(&mut svg, (&x, first, last), built);
     let native = y.at(plan.native.tokens_per_second);
     svg.line((LEFT, native), (RIGHT, native), "mark");
     let mut labels = vec![(native, format!("native MTP: {:.1}", plan.native.tokens_per_second), None)];
@@ -208,6 +212,20 @@ fn plan(plan: &Plan) -> String {
     end_labels(&mut svg, &labels);
     svg.text((RIGHT + 27.0, TOP - 10.0), Anchor::Start, "soft", "tok/s, all rows");
     svg.finish()
+}
+
+/// A line down at the rows of the sidecar itself, and what they give, on the side that has room.
+fn built_mark(svg: &mut Svg, (x, first, last): (&Axis, usize, usize), built: &Point) {
+    let at = x.at(built.design.n_rows.clamp(first, last) as f64);
+    svg.line((at, TOP), (at, BOTTOM), "mark");
+    let (from, anchor) = match at < f64::midpoint(LEFT, RIGHT) {
+        true => (at + 8.0, Anchor::Start),
+        false => (at - 8.0, Anchor::End),
+    };
+    let rows = grouped(built.design.n_rows as u64);
+    svg.text((from, BOTTOM - 24.0), anchor, "", &format!("this sidecar: {rows} rows"));
+    let speed = format!("{:.1} tok/s at k = {}", built.tokens_per_second, built.n_drafted);
+    svg.text((from, BOTTOM - 8.0), anchor, "", &speed);
 }
 
 /// The lines that are drawn: evenly over k, the best among them.

@@ -1,6 +1,6 @@
 //! What a sidecar is, in words: the lines of `quantize`, the plan of `--dry-run`, and REPORT.md.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{
     Terminal,
@@ -90,7 +90,7 @@ pub fn markdown(manifest: &Manifest, coverage: Option<&str>, plan: Option<&PlanR
     }
     ledger_table(&mut text, ledger);
     if let Some(record) = plan {
-        plan_section(&mut text, record);
+        plan_section(&mut text, record, vocabulary.n_rows);
     }
     error_table(&mut text, manifest);
     kept_table(&mut text, manifest);
@@ -114,9 +114,20 @@ fn ledger_table(text: &mut String, ledger: &Ledger) {
     }
 }
 
-fn plan_section(text: &mut String, record: &PlanRecord) {
+fn plan_section(text: &mut String, record: &PlanRecord, n_rows: usize) {
     text.push_str("## Plan\n\nA prediction from bytes and bandwidth, not a measurement.\n\n");
     text.push_str("![Tokens a second over the rows of the draft head](plan.svg)\n\n");
+    let built = record.at_rows(n_rows);
+    let _ = writeln!(
+        text,
+        "The {} rows of this sidecar: {:.1} tok/s at k = {}. The best of all plans: {:.1} tok/s with {} rows at k = {}.\n",
+        grouped(n_rows as u64),
+        built.tokens_per_second,
+        built.n_drafted,
+        record.plan.best.tokens_per_second,
+        grouped(record.plan.best.design.n_rows as u64),
+        record.plan.best.n_drafted
+    );
     for assumption in &record.assumptions {
         let _ = writeln!(text, "- {assumption}");
     }
@@ -153,10 +164,42 @@ fn kept_table(text: &mut String, manifest: &Manifest) {
     if kept.is_empty() {
         return;
     }
-    text.push_str("## Kept as they are\n\n| tensor | shape | dtype | why |\n|---|---:|---|---|\n");
+    text.push_str("## Kept as they are\n\n| tensor | number | shape | dtype | why |\n|---|---:|---:|---|---|\n");
+    let mut rows: BTreeMap<_, usize> = BTreeMap::new();
     for (name, record) in kept {
         let why = record.kept_because.as_deref().unwrap_or_default();
-        let _ = writeln!(text, "| `{name}` | {} | {} | {why} |", shape(record), record.to);
+        *rows.entry((of_any_expert(name), shape(record), &record.to, why)).or_default() += 1;
+    }
+    for ((name, shape, dtype, why), n_tensors) in rows {
+        let _ = writeln!(text, "| `{name}` | {n_tensors} | {shape} | {dtype} | {why} |");
     }
     text.push('\n');
+}
+
+/// The name with `*` for the number of a routed expert: hundreds of them have one fate.
+fn of_any_expert(name: &str) -> String {
+    match name.split_once(".experts.") {
+        Some((before, rest)) => {
+            let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+            let number = if after.len() < rest.len() { "*" } else { "" };
+            format!("{before}.experts.{number}{after}")
+        }
+        None => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn experts_share_a_line_and_other_names_stay() {
+        assert_eq!(
+            of_any_expert("mtp.layers.0.mlp.experts.17.up_proj.weight"),
+            "mtp.layers.0.mlp.experts.*.up_proj.weight"
+        );
+        for name in ["mtp.layers.0.input_layernorm.weight", "mtp.layers.0.mlp.experts.gate_up_proj"] {
+            assert_eq!(of_any_expert(name), name);
+        }
+    }
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::{
     build::{Built, build},
-    evidence::Evidence,
+    evidence::{Evidence, domains},
     floors, mixture,
     named::DomainValue,
     retain::retain,
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     corpus::Source,
     counts::{CountOptions, Counts, Tokenizer, count},
-    error::Hint,
+    error::{Hint, advise},
     report::Progress,
 };
 
@@ -55,6 +55,8 @@ pub struct Gathered {
     pub evidence: Evidence,
     /// The weight of each domain that has one.
     pub weights: BTreeMap<String, f64>,
+    /// Whether they are the counts that come with draftfast, because none were given.
+    pub is_shipped: bool,
     /// Sentences for the person.
     pub notes: Vec<String>,
 }
@@ -74,7 +76,16 @@ pub fn gather(tokenizer: &Tokenizer, request: &Request, progress: &Progress) -> 
     let mut weights = source_weights(&request.sources)?;
     weights.extend(request.weights.iter().map(|weight| (weight.domain.clone(), weight.value)));
     let evidence = count_all(tokenizer, &request, progress, &mut notes)?;
-    Ok(Gathered { evidence, weights, notes })
+    let domains = domains(&evidence.counts);
+    for domain in weights.keys() {
+        if !domains.iter().any(|known| known.name == domain) {
+            let error = anyhow::anyhow!("a weight is given for domain `{domain}`, which has no counts");
+            let known: Vec<&str> = domains.iter().map(|known| known.name).collect();
+            return Err(advise(error, format!("the domains are {}", known.join(", "))));
+        }
+    }
+    let is_shipped = request.sources.is_empty() && request.counts.is_empty();
+    Ok(Gathered { evidence, weights, is_shipped, notes })
 }
 
 /// Makes a vocabulary from counts: weights are moved and the size is raised until the domains' floors are met.
@@ -82,7 +93,7 @@ pub fn gather(tokenizer: &Tokenizer, request: &Request, progress: &Progress) -> 
 /// # Errors
 /// Floors that cannot be met, or a size that does not fit.
 pub fn make(tokenizer: &Tokenizer, gathered: Gathered, select: &SelectConfig, floors: &[DomainValue]) -> Result<Made> {
-    let Gathered { evidence, mut weights, mut notes } = gathered;
+    let Gathered { evidence, mut weights, mut notes, .. } = gathered;
     let mut select = select.clone();
     if !floors.is_empty() {
         let met = floors::meet(&evidence, &retain(tokenizer)?, &weights, select.size, floors)?;

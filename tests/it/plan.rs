@@ -1,6 +1,12 @@
 //! The cost model against the seed's published figures for its 27B, and `draftfast plan`.
 
-use draftfast::plan::{Acceptance, Costs, CoverageCurve, Design, Drafter, Format, Hardware, Load, Question, Target};
+use std::collections::BTreeMap;
+
+use draftfast::{
+    counts::{Counts, DomainCounts, Tokenizer},
+    plan::{Acceptance, Costs, CoverageCurve, Design, Drafter, Format, Hardware, Load, Question, Target, measured},
+    vocab::{evidence::Evidence, make::Gathered},
+};
 
 use crate::{draftfast, stderr, stdout};
 
@@ -129,7 +135,7 @@ fn a_plan_of_a_checkpoint_is_one_json_object_with_its_assumptions() {
     let output = draftfast(&["plan", &model, "--hardware", "gb10", "--k", "1..4", "--json"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let answer: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!(answer["assumptions"].as_array().unwrap().len(), 3);
+    assert_eq!(answer["assumptions"].as_array().unwrap().len(), 4, "acceptance, coverage, target step, largest k");
     assert_eq!(stderr(&output).matches("ASSUMED").count(), 2, "missing acceptance and coverage are said loudly");
     let best = answer["plan"]["best"]["tokens_per_second"].as_f64().unwrap();
     let cells = answer["plan"]["grid"].as_array().unwrap();
@@ -180,6 +186,7 @@ fn what_cannot_be_planned_is_one_sentence_and_a_hint() {
     };
     let (slow, empty) = (file("slow.toml", "name = \"mine\"\n"), file("empty.txt", "up 1\n"));
     let odd = file("odd.toml", "bandwidth_gb_s = 100\nwarp_drive = 1\n");
+    let zeros = file("zeros", &"\0".repeat(100_000));
     let gb10 = ["--hardware", "gb10"];
     for (args, said) in [
         (vec![&dense[..], "--hardware", &slow], "missing field `bandwidth_gb_s`"),
@@ -189,15 +196,22 @@ fn what_cannot_be_planned_is_one_sentence_and_a_hint() {
         ([&[&dense[..]], &gb10[..], &["--vllm-metrics", &empty]].concat(), "has no `vllm:spec_decode"),
         ([&[&dense[..]], &gb10[..], &["--sglang-log", &empty]].concat(), "has no `accept len:`"),
         ([&[&dense[..]], &gb10[..], &["--coverage", &empty]].concat(), "`up 1` is not a number of rows"),
+        ([&[&dense[..]], &gb10[..], &["--coverage", &zeros]].concat(), "\\0...` is not a number of rows"),
         ([&[&dense[..]], &gb10[..], &["--acceptance", "1.5"]].concat(), "expected 0 to 1"),
+        ([&[&dense[..]], &gb10[..], &["--acceptance", "-1"]].concat(), "expected 0 to 1"),
         ([&[&dense[..]], &gb10[..], &["--baseline", "0"]].concat(), "expected tokens a second above 0"),
         ([&[&sparse[..]], &gb10[..], &["--k", "5..8"]].concat(), "do not boot with vLLM"),
     ] {
         let output = draftfast(&[&["plan"], &args[..]].concat());
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert!(stderr(&output).contains(said), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).len() < 600, "{args:?}: a sentence and a hint, not {} bytes", stderr(&output).len());
     }
-    for args in [vec![&dense[..]], vec![&dense, "--hardware", "gb10", "--k", "0"]] {
+    for args in [
+        vec![&dense[..]],
+        vec![&dense, "--hardware", "gb10", "--k", "0"],
+        vec![&dense, "--hardware", "gb10", "--pad-to", "0"],
+    ] {
         assert_eq!(draftfast(&[&["plan"], &args[..]].concat()).status.code(), Some(2), "{args:?}");
     }
 }
@@ -218,7 +232,11 @@ fn coverage_comes_from_counts_and_held_out_text_of_the_same_tokenizer() {
     let (heldout, plan) = (format!("en={heldout}"), ["plan", &model, "--hardware", "gb10", "--counts", &counts]);
     let output = draftfast(&[&plan[..], &["--heldout", &heldout]].concat());
     assert!(stdout(&output).contains("measured on held-out text (en)"), "{}", stderr(&output));
-    assert!(stdout(&draftfast(&plan)).contains("which flatters"), "without held-out text that is said");
+    let flattered = draftfast(&plan);
+    assert!(stdout(&flattered).contains("which FLATTERS"), "without held-out text that is said");
+    assert!(stderr(&flattered).contains("which FLATTERS"), "and warned of: {}", stderr(&flattered));
+    let output = draftfast(&[&plan[..], &["--weight", "zz=3"]].concat());
+    assert!(stderr(&output).contains("a weight is given for domain `zz`"), "{}", stderr(&output));
 
     let tokenizer = std::path::Path::new(&model).join("tokenizer.json");
     let mut text = std::fs::read_to_string(&tokenizer).unwrap();
@@ -227,4 +245,64 @@ fn coverage_comes_from_counts_and_held_out_text_of_the_same_tokenizer() {
     let output = draftfast(&plan);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("the counts are of a tokenizer"), "{}", stderr(&output));
+}
+
+#[test]
+fn counts_that_cover_themselves_flatter_and_the_shipped_ones_are_not_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(&dir, "qwen3.5-dense");
+    let tokenizer = Tokenizer::open(model.as_ref()).unwrap();
+    let domain =
+        DomainCounts { domain: "en".to_owned(), counts: vec![1; tokenizer.n_ids()], ..DomainCounts::default() };
+    let counts = Counts {
+        tokenizer_sha256: tokenizer.sha256().to_owned(),
+        n_ids: tokenizer.n_ids(),
+        engines: Vec::new(),
+        domains: vec![domain],
+        warnings: Vec::new(),
+    };
+    let gathered = |is_shipped| Gathered {
+        evidence: Evidence::from_counts(counts.clone(), None),
+        weights: BTreeMap::new(),
+        is_shipped,
+        notes: Vec::new(),
+    };
+    assert!(measured::curve(&tokenizer, &gathered(false)).unwrap().unwrap().is_assumed);
+    assert_eq!(measured::curve(&tokenizer, &gathered(true)).unwrap(), None, "a published curve is taken instead");
+}
+
+#[test]
+fn a_plan_that_ends_at_its_largest_k_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(&dir, "qwen3.5-dense");
+    let plan = ["plan", &model, "--hardware", "gb10", "--acceptance", "0.99", "--k", "1..3"];
+    assert!(stderr(&draftfast(&plan)).contains("k = 3 is the best and the largest considered"));
+}
+
+#[test]
+fn build_vocab_takes_its_size_from_a_plan_and_writes_it_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(&dir, "qwen3.5-dense");
+    let text = dir.path().join("text.txt");
+    std::fs::write(&text, "the cat sat on the mat\n").unwrap();
+    let out = dir.path().join("vocab");
+    let corpus = format!("en={}", text.display());
+    let output = draftfast(&[
+        "build-vocab",
+        &model,
+        "--corpus",
+        &corpus,
+        "--size",
+        "auto",
+        "--hardware",
+        "gb10",
+        "-o",
+        out.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let read =
+        |name: &str| -> serde_json::Value { serde_json::from_slice(&std::fs::read(out.join(name)).unwrap()).unwrap() };
+    let planned = read("plan.json")["plan"]["best"]["design"]["n_rows"].as_u64().unwrap();
+    let size = read("vocabulary.json")["selection"]["size"].as_u64().unwrap();
+    assert!(size <= planned && size > planned / 2, "the plan's rows, less those that the tokenizer has not");
 }
