@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from draftfast_vllm import checks, linears
+from draftfast_vllm import checks, identity, linears
 from draftfast_vllm.backend import head_kernel
 from draftfast_vllm.config import Settings
 from draftfast_vllm.errors import DraftfastError
@@ -66,7 +66,7 @@ def attach_sidecar(drafter: Module, head: Module, vllm_config: Any, settings: Se
     model_dir = local_dir(vllm_config.model_config)
     checks.check_config(sidecar, vllm_config.model_config.hf_text_config)
     checks.check_tokenizer(sidecar, model_dir)
-    proof = checks.check_head(sidecar, head, model_dir, ranks.rank)
+    proof = identity.check_head(sidecar, head, model_dir, ranks.rank, ranks.size)
     checks.check_shift(sidecar, original_processor(drafter))
     rows = rank_rows(sidecar.head.n, ranks.rank, ranks.size)
     groups = linears.group(drafter, linears.wanted(sidecar, settings.keep_bf16))

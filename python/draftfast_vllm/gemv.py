@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 
 import torch
-from torch.nn import Module
+from torch.nn import Module, Parameter
 
 from draftfast_vllm.errors import DraftfastError
 from draftfast_vllm.gemv_plan import FIXED_SHARED_BYTES, KERNELS, MAX_M, WARPS, Plan, make_plan
@@ -99,11 +99,12 @@ class GemvKernel:
 
     def prepare(self, layer: Module, codes: torch.Tensor, scales: torch.Tensor, global_scale: float) -> None:
         """Keeps the sidecar's bytes as they are."""
+        for name, tensor in (("codes", codes.contiguous()), ("block_scales", scales.view(torch.uint8).contiguous())):
+            layer.register_parameter(name, Parameter(tensor, requires_grad=False))
         scale = torch.tensor([global_scale], dtype=torch.float32, device=codes.device)
+        layer.register_buffer("global_scale", scale, persistent=False)
         scratch = torch.zeros(MAX_M + 1, dtype=torch.int64, device=codes.device)
-        for name, tensor in (("codes", codes.contiguous()), ("block_scales", scales.view(torch.uint8).contiguous()),
-                             ("global_scale", scale), ("scratch", scratch)):  # fmt: skip
-            layer.register_buffer(name, tensor, persistent=False)
+        layer.register_buffer("scratch", scratch, persistent=False)
         if self._wide is not None:
             self._wide.prepare(layer, codes.clone(), scales.clone(), global_scale)
 

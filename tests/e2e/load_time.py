@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from draftfast_vllm import checks, kernels, linears
+from draftfast_vllm import checks, identity, kernels, linears
 from draftfast_vllm.sidecar import HEAD, Packed, Sidecar
 from draftfast_vllm.tensor_file import TensorFile
 
@@ -60,7 +60,7 @@ def place_head(sidecar: Sidecar) -> None:
 
 def main(model: Path, path: Path) -> None:
     name = Sidecar.open(path).target["head_tensor"]
-    file = TensorFile(checks._shard_of(model, name))
+    file = TensorFile(identity.shard_of(model, name))
     weight = torch.frombuffer(file.bytes_of(name), dtype=torch.bfloat16).view(file.entries[name].shape).to(DEVICE)
     head = SimpleNamespace(weight=weight)
     if DEVICE == "cuda":
@@ -87,7 +87,7 @@ def main(model: Path, path: Path) -> None:
     timed("sha256 of drafter.safetensors", sidecar.verify_drafter)
     timed("NaN block scales", sidecar.check_scales)
     timed("tokenizer", lambda: checks.check_tokenizer(sidecar, model))
-    print(timed("lm_head against the draft head", lambda: checks.check_head(sidecar, head, model, 0)))
+    print(timed("lm_head against the draft head", lambda: identity.check_head(sidecar, head, model, 0)))
     layers = timed("placing the linears", lambda: [place(sidecar, linear) for linear in sidecar.linears])
     timed("placing the head", lambda: place_head(sidecar))
     print(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import makers
 from generate import MAX_TOKENS, PROMPTS
 
 HERE = Path(__file__).parent
@@ -140,6 +141,7 @@ SERVING = [
     Case("tensor parallel 2, sidecar", {"tp": 2, **sidecar("all")}),
     Case("tensor parallel 2, needed ids missing", {"tp": 2, **sidecar("some")}, "some"),
     Case("tensor parallel 2, an odd number of rows, logits", {"tp": 2, "probabilistic": True, **sidecar("odd")}, "some"),
+    *[Case(f"tensor parallel {tp}, rounded by error feedback, rows shifted", {"tp": tp, **sidecar("gptq")}, "some") for tp in (1, 2) if makers.PROGRAM],
     Case("tensor parallel 2, the seed's mask", {"tp": 2, "k": K, "additional": {"draftfast": {"mask": "@WORK/some.pt", "keep_bf16": ["*"]}}}, "some"),
     Case("engine in a subprocess, sidecar from the environment", {"k": K, "subprocess": True, "environment": {"DRAFTFAST_SIDECAR": "@WORK/some"}}, "some"),
     Case("compiled, needed ids missing", {"compile": True, **sidecar("some")}, "some"),
@@ -150,11 +152,10 @@ def prepare(world: World) -> None:
     """The sidecars that the cases name."""
     import torch
 
-    import makers
-
     kept = world.kept
     makers.make(world.model, world.work / "all", kept["all"])
     makers.make(world.model, world.work / "some", kept["some"])
+    makers.make_by_error_feedback(world.model, world.work / "gptq", kept["some"])
     makers.make(world.model, world.work / "padded", kept["some"], pad_to=64)
     makers.make(
         world.model, world.work / "odd", kept["some"], pad_to=2 * len(kept["some"]) // 2 + 1 - len(kept["some"]) % 2

@@ -1,16 +1,18 @@
-"""Does a sidecar belong to a target: the check of its head, with and without a row shift."""
+"""Does a sidecar belong to a target: its head by codes, figures or digest, with and without a row shift; sizes; what cannot be served."""
 
 from __future__ import annotations
 
+import hashlib
 import struct
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import SidecarDir
+from conftest import SidecarDir, write_safetensors
 
 torch = pytest.importorskip("torch", reason="the plugin's tensor code needs torch")
 
-from draftfast_vllm import checks, nvfp4  # noqa: E402
+from draftfast_vllm import checks, identity, nvfp4  # noqa: E402
 from draftfast_vllm.errors import DraftfastError  # noqa: E402
 from draftfast_vllm.sidecar import Sidecar  # noqa: E402
 
@@ -49,12 +51,42 @@ def weight() -> torch.Tensor:
     return torch.randn(V, H, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
 
 
+def plain_figures(rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, gs: float) -> dict[str, float]:
+    """One weight at a time, in F64 as far as the format lets."""
+    values = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    sums = [0.0, 0.0, 0.0]
+    for row, row_codes, row_scales in zip(rows.tolist(), codes.tolist(), scales.float().tolist(), strict=True):
+        for column, w in enumerate(row):
+            code = row_codes[column // 2] >> (4 * (column % 2)) & 0xF
+            decoded = values[code & 7] * (-1 if code & 8 else 1) * row_scales[column // 16] * gs
+            sums = [sums[0] + (decoded - w) ** 2, sums[1] + w * w, max(sums[2], abs(decoded - w))]
+    return dict(zip(("sum_sq_error", "sum_sq_weight", "max_abs_error"), sums, strict=True))
+
+
+def gptq_sidecar(directory: SidecarDir, weight: torch.Tensor, shift: torch.Tensor | None = None) -> Sidecar:
+    """Codes that are not all the nearest, and the figures that a builder records."""
+    sidecar = sidecar_of(directory, weight, shift)
+    _, shape, codes = directory.tensors["draft_head.weight"]
+    changed = bytearray(codes)
+    changed[::7] = bytes(byte ^ 0x11 for byte in changed[::7])
+    directory.tensors["draft_head.weight"] = ("U8", shape, bytes(changed))
+    directory.manifest["recipe"]["rounding"] = "gptq"
+    directory.write()
+    sidecar = Sidecar.open(directory.path)
+    (rows,) = identity.slabs(sidecar, head(weight), torch.arange(len(IDS)))
+    found = identity.figures(rows.weights, rows.codes, rows.block_scales, sidecar.head.global_scale)
+    plain = plain_figures(rows.weights, rows.codes, rows.block_scales, sidecar.head.global_scale)
+    assert vars(found) == pytest.approx(plain, rel=1e-5)
+    directory.manifest["tensors"]["draft_head"]["error"] = vars(found)
+    return Sidecar.open(directory.write())
+
+
 @pytest.mark.parametrize("shifted", [False, True])
 def test_the_target_it_was_built_for_passes_on_every_rank(sidecar_dir, weight, shifted):
     shift = torch.randn(H) if shifted else None
     sidecar = sidecar_of(sidecar_dir, weight, shift)
-    assert checks.check_head(sidecar, head(weight), None, 0) == "6 rows of lm_head give the sidecar's codes"
-    counts = [checks._differing_codes(sidecar, head(weight, begin, begin + 16)) for begin in range(0, V, 16)]
+    assert identity.check_head(sidecar, head(weight), None, 0) == "6 rows of lm_head give the sidecar's codes"
+    counts = [identity.differing_codes(sidecar, head(weight, begin, begin + 16)) for begin in range(0, V, 16)]
     assert counts == [(0, 4), (0, 0), (0, 1), (0, 1)]
 
 
@@ -62,13 +94,57 @@ def test_a_relative_one_per_cent_away_is_refused(sidecar_dir, weight):
     sidecar = sidecar_of(sidecar_dir, weight)
     relative = (weight.float() * (1 + 0.01 * torch.randn(V, H))).to(torch.bfloat16)
     with pytest.raises(DraftfastError, match=r"was built for another lm_head: \d+ of 192 codes differ"):
-        checks.check_head(sidecar, head(relative), None, 0)
+        identity.check_head(sidecar, head(relative), None, 0)
 
 
-def test_a_head_of_another_dtype_is_checked_by_the_checkpoint(sidecar_dir, weight):
-    sidecar = sidecar_of(sidecar_dir, weight)
+@pytest.mark.parametrize("shifted", [False, True])
+def test_codes_by_error_feedback_are_known_by_their_figures(sidecar_dir, weight, shifted):
+    sidecar = gptq_sidecar(sidecar_dir, weight, torch.randn(H) if shifted else None)
+    assert identity.check_head(sidecar, head(weight), None, 0) == "6 rows of lm_head give the manifest's error figures"
+
+
+def test_one_weight_one_bit_away_changes_the_figures(sidecar_dir, weight):
+    sidecar = gptq_sidecar(sidecar_dir, weight)
+    relative = weight.clone()
+    relative.view(torch.int16)[IDS[3], 5] ^= 1
+    with pytest.raises(DraftfastError, match="was built for another lm_head: its error against this target's rows is"):
+        identity.check_head(sidecar, head(relative), None, 0)
+    # An id that the draft head does not have is none of its business.
+    other = weight.clone()
+    other[2] += 1.0
+    identity.check_head(sidecar, head(other), None, 0)
+
+
+def test_figures_of_ranks_add_up(sidecar_dir, weight, monkeypatch):
+    sidecar = gptq_sidecar(sidecar_dir, weight)
+    recorded = identity.recorded_figures(sidecar)
+    parts = []
+    monkeypatch.setattr(identity, "of_all_ranks", lambda found, device: parts.append(found) or recorded)
+    for begin in range(0, V, 16):
+        identity.check_head(sidecar, head(weight, begin, begin + 16), None, 0, 4)
+    assert sum(parts[1:], parts[0]).agrees(recorded) and not parts[0].agrees(recorded)
+
+
+def checkpoint(folder: Path, weight: torch.Tensor) -> str:
+    """A model folder with this head; its digest."""
+    write_safetensors(folder / "model.safetensors", {"lm_head.weight": ("BF16", [V, H], raw(weight))})
+    return hashlib.sha256(raw(weight)).hexdigest()
+
+
+@pytest.mark.parametrize("converts", ["the engine", "the builder"])
+def test_a_head_of_another_dtype_is_checked_by_the_checkpoint(sidecar_dir, tmp_path, weight, converts):
+    sidecar_of(sidecar_dir, weight)
+    own = weight.to(torch.float16) if converts == "the engine" else weight
+    if converts == "the builder":
+        sidecar_dir.manifest["tensors"]["draft_head"]["from"] = "F32"
+    sidecar_dir.manifest["target"]["head_sha256"] = checkpoint(tmp_path, weight)
+    sidecar = Sidecar.open(sidecar_dir.write())
+    assert "sha256" in identity.check_head(sidecar, head(own), tmp_path, 0)
     with pytest.raises(DraftfastError, match="and the target is not a local folder"):
-        checks.check_head(sidecar, head(weight.to(torch.float16) * 1.01), None, 0)
+        identity.check_head(sidecar, head(own), None, 0)
+    checkpoint(tmp_path, weight * 2)
+    with pytest.raises(DraftfastError, match=r"has sha256 [0-9a-f]{64}, and the sidecar was built for"):
+        identity.check_head(sidecar, head(own), tmp_path, 0)
 
 
 def test_a_shift_under_a_soft_cap_is_refused(sidecar_dir, weight):

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the plugin's tensor code needs torch")
 
-from draftfast_vllm import checks, nvfp4  # noqa: E402
+from draftfast_vllm import identity, nvfp4  # noqa: E402
 
 VALUES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 VALUES += [-value for value in VALUES]
@@ -79,5 +79,5 @@ def test_weights_that_are_not_finite_are_refused():
 def test_differing_codes_are_counted_and_zeros_of_both_signs_are_one():
     a = torch.tensor([[0x00, 0x21, 0x80]], dtype=torch.uint8)
     b = torch.tensor([[0x88, 0x2F, 0x90]], dtype=torch.uint8)
-    assert int(checks._count_differing(a, a)) == 0
-    assert int(checks._count_differing(a, b)) == 2
+    assert int(identity._count_differing(a, a)) == 0
+    assert int(identity._count_differing(a, b)) == 2
