@@ -6,9 +6,10 @@ import os
 import subprocess
 from pathlib import Path
 
-import reference_sidecar
 import torch
 from safetensors.torch import load_file, save_file
+
+import reference_sidecar
 
 PROGRAM = os.environ.get("DRAFTFAST")
 N_STATES = 512

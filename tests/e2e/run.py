@@ -179,7 +179,8 @@ def run_process(world: World, cases: list[Case], log_path: Path) -> list[str | N
     options = json.loads(json.dumps([case.options for case in cases]).replace("@WORK", str(world.work)))
     command = [sys.executable, str(HERE / "generate.py"), str(world.model), json.dumps(options)]
     with open(log_path, "w") as out:
-        environment = os.environ | {"PYTHONPATH": str(HERE)}
+        # A PYTHONPATH that is set may lead to another version of vLLM.
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
         subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, env=environment, timeout=7200)
     log = log_path.read_text()
     results = [json.loads(line.removeprefix("RESULT ")) for line in log.splitlines() if line.startswith("RESULT ")]
