@@ -43,4 +43,4 @@ def make_by_error_feedback(model: Path, out: Path, ids: list[int]) -> None:
 def _quantize(program: str, model: Path, out: Path, ids: list[int], *options: str) -> None:
     vocab = out.with_suffix(".ids.txt")
     vocab.write_text("".join(f"{token_id}\n" for token_id in ids))
-    subprocess.run([program, "quantize", model, "--vocab", vocab, "-o", out, *options], check=True)
+    subprocess.run([program, "-q", "quantize", model, "--vocab", vocab, "-o", out, *options], check=True)
