@@ -37,3 +37,4 @@ pub mod input;
 pub mod interrupt;
 pub mod output;
 pub mod report;
+pub mod version;

@@ -17,11 +17,17 @@ pub mod verify;
 pub mod verify_sha;
 pub mod vocab;
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
+
+use crate::version::LONG;
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed or found wrong, 2 bad usage";
 
 /// A cheaper, lossless drafter from a model checkpoint.
 #[derive(Debug, Parser)]
-#[command(name = "draftfast", version, about, max_term_width = 100, propagate_version = true)]
+#[command(name = "draftfast", version, long_version = LONG.as_str(), about, max_term_width = 100, propagate_version = true, after_help = EXIT_CODES)]
 pub struct Cli {
     /// Flags that every command takes.
     #[command(flatten)]
@@ -99,7 +105,10 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the man page
+    /// Print the man page, or write that of every command
     #[command(hide = true)]
-    Man,
+    Man {
+        /// The folder for the pages of all commands
+        dir: Option<PathBuf>,
+    },
 }

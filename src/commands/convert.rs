@@ -1,6 +1,6 @@
 //! `draftfast convert`: a vocabulary file in another form.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::{
@@ -17,6 +17,8 @@ use crate::{
 /// The input is no vocabulary or ambiguous, the form cannot hold it, or the output exists.
 pub fn run(args: &Convert, terminal: &Terminal) -> Result<()> {
     let (vocab, detected) = read(&args.input, &args.reading, terminal)?;
+    std::fs::create_dir_all(&args.output)
+        .with_context(|| format!("`{}`: cannot create the folder", args.output.display()))?;
     let mut written = Vec::new();
     for (name, bytes) in forms::encode(args.form, &vocab, detected.tokenizer_sha256.as_deref())? {
         let path = args.output.join(name);

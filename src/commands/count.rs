@@ -1,15 +1,19 @@
 //! `draftfast count`: text to a counts file, or to `id<TAB>count` lines.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     cli::count::{Count, Engine, StdinFormat, Width},
     corpus::{Extract, Format, Source, Speakers, expand},
     counts::{
-        CountOptions, Counts, EngineChoice, IdWidth, Tokenizer, chat_template, check, count, count_token_ids, write_tsv,
+        CountOptions, Counts, DomainCounts, EngineChoice, IdWidth, Tokenizer, chat_template, check, count,
+        count_token_ids, write_tsv,
     },
     output::refuse_existing_file,
     report::{Terminal, Unit},
@@ -131,22 +135,17 @@ fn progress(
 }
 
 fn show(args: &Count, counts: &Counts, terminal: &Terminal) -> Result<()> {
-    let mut domains = Vec::new();
     for domain in &counts.domains {
-        let (n_tokens, n_skipped) = (domain.n_tokens()?, domain.files.iter().map(|file| file.n_skipped).sum::<u64>());
-        let n_ids_seen = domain.counts.iter().filter(|count| **count > 0).count();
         terminal.say(format!(
-            "{}: {n_tokens} tokens, {n_ids_seen} of {} ids seen, {} documents, {} bytes, {} files",
+            "{}: {} tokens, {} of {} ids seen, {} documents, {} bytes, {} files",
             domain.domain,
+            domain.n_tokens()?,
+            n_ids_seen(domain),
             counts.n_ids,
             domain.n_documents,
             domain.n_bytes,
             domain.files.len()
         ));
-        domains.push(json!({
-            "domain": domain.domain, "n_tokens": n_tokens, "n_ids_seen": n_ids_seen, "n_documents": domain.n_documents,
-            "n_bytes": domain.n_bytes, "n_skipped": n_skipped, "files": domain.files,
-        }));
     }
     if args.emit.is_some() {
         let sum = |id: usize| counts.domains.iter().map(|domain| domain.counts[id]).sum();
@@ -154,10 +153,31 @@ fn show(args: &Count, counts: &Counts, terminal: &Terminal) -> Result<()> {
         return terminal.data(write_tsv(&sums).trim_end());
     }
     if terminal.is_json() {
-        return terminal.json(&json!({
-            "output": args.output.as_ref().map(|path| path.to_string_lossy()), "tokenizer_sha256": counts.tokenizer_sha256, "n_ids": counts.n_ids,
-            "engines": counts.engines, "domains": domains, "warnings": counts.warnings,
-        }));
+        return terminal.json(&summary(args.output.as_deref(), counts)?);
     }
     args.output.as_ref().map_or(Ok(()), |output| terminal.data(output.display().to_string()))
+}
+
+fn n_ids_seen(domain: &DomainCounts) -> usize {
+    domain.counts.iter().filter(|count| **count > 0).count()
+}
+
+/// What `count` and `merge` print as JSON: all but the counts themselves.
+///
+/// # Errors
+/// More tokens than fit 64 bits.
+pub(super) fn summary(output: Option<&Path>, counts: &Counts) -> Result<Value> {
+    let mut domains = Vec::new();
+    for domain in &counts.domains {
+        let n_skipped = domain.files.iter().map(|file| file.n_skipped).sum::<u64>();
+        domains.push(json!({
+            "domain": domain.domain, "n_tokens": domain.n_tokens()?, "n_ids_seen": n_ids_seen(domain),
+            "n_documents": domain.n_documents, "n_bytes": domain.n_bytes, "n_skipped": n_skipped,
+            "files": domain.files,
+        }));
+    }
+    Ok(json!({
+        "output": output.map(|path| path.to_string_lossy()), "tokenizer_sha256": counts.tokenizer_sha256,
+        "n_ids": counts.n_ids, "engines": counts.engines, "domains": domains, "warnings": counts.warnings,
+    }))
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use super::count;
 use crate::{
     cli::merge::Merge,
     counts::{Counts, DomainCounts, FileRecord, Tokenizer, read_tsv},
@@ -34,15 +35,16 @@ pub fn run(args: &Merge, terminal: &Terminal) -> Result<()> {
     for domain in &sum.domains {
         terminal.say(format!("{}: {} tokens, {} files", domain.domain, domain.n_tokens()?, domain.files.len()));
     }
+    if terminal.is_json() {
+        return terminal.json(&count::summary(Some(&args.output), &sum)?);
+    }
     terminal.data(args.output.display().to_string())
 }
 
 fn read(path: &Path, tokenizer: Option<&Tokenizer>, domain: &str) -> Result<Counts> {
     let say = || format!("`{}`", path.display());
     let bytes = crate::input::read_file(path, 4 << 30).with_context(say)?;
-    let starts_with_digit = bytes.first().is_some_and(u8::is_ascii_digit);
-    let is_tsv = bytes.is_empty() || bytes.starts_with(b"id\t") || (starts_with_digit && bytes.contains(&b'\t'));
-    if !is_tsv {
+    if !is_tsv(&bytes) {
         return match tokenizer {
             Some(tokenizer) => Counts::read_for(path, tokenizer),
             None => Counts::read(path),
@@ -68,4 +70,26 @@ fn read(path: &Path, tokenizer: Option<&Tokenizer>, domain: &str) -> Result<Coun
         domains: vec![domain],
         warnings: Vec::new(),
     })
+}
+
+/// Whether these are lines of `ID<TAB>COUNT`. A counts file begins with the length of its header, whose lowest byte may
+/// well be a digit, and then a brace.
+fn is_tsv(bytes: &[u8]) -> bool {
+    let is_safetensors = bytes.get(8) == Some(&b'{');
+    let has_digits = bytes.first().is_some_and(u8::is_ascii_digit) && bytes.contains(&b'\t');
+    bytes.is_empty() || bytes.starts_with(b"id\t") || (has_digits && !is_safetensors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counts_file_whose_first_byte_is_a_digit_is_no_tsv() {
+        assert!(!is_tsv(b"8\0\0\0\0\0\0\0{\"a\": 1} \t"));
+        for text in ["", "id\tcount\n1\t2\n", "7\t1\n", "123456789\t1\n"] {
+            assert!(is_tsv(text.as_bytes()), "{text:?}");
+        }
+        assert!(!is_tsv(b"\x28\xb5\x2f\xfd\t"));
+    }
 }

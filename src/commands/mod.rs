@@ -57,7 +57,8 @@ fn dispatch(cli: &Cli, terminal: &Terminal) -> Result<ExitCode> {
         Command::Bench(args) => bench::run(args, terminal),
         Command::Synth(args) => synth::run(args, terminal),
         Command::Completions { shell } => shell::completions(*shell, terminal),
-        Command::Man => shell::man(terminal),
+        Command::Man { dir: None } => shell::man(terminal),
+        Command::Man { dir: Some(dir) } => shell::man_pages(dir, terminal),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,7 @@
 //! `draftfast synth`: a checkpoint with random weights.
 
 use anyhow::Result;
+use serde_json::json;
 
 use crate::{
     checkpoint::synth,
@@ -20,5 +21,10 @@ pub fn run(args: &Synth, terminal: &Terminal) -> Result<()> {
     progress.finish();
     out.commit()?;
     terminal.say(format!("`{}`: {} with random weights, {}", args.output.display(), args.family, human_bytes(n_bytes)));
+    if terminal.is_json() {
+        return terminal.json(&json!({
+            "output": args.output.to_string_lossy(), "family": args.family, "seed": args.seed, "n_bytes": n_bytes,
+        }));
+    }
     terminal.data(args.output.display().to_string())
 }

@@ -20,7 +20,8 @@ use crate::{
 /// Vectors of a few hundred thousand counts a domain, and the records of files: gigabytes are something else.
 const MAX_COUNTS_BYTES: u64 = 1 << 30;
 
-const FORMAT: &str = "draftfast-counts-1";
+/// What the metadata of a counts file call its format.
+pub const FORMAT: &str = "draftfast-counts-1";
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// Token counts of some corpora.

@@ -30,7 +30,7 @@ mod tsv;
 
 pub use chat::{ChatTemplate, chat_template};
 pub use engine::EngineChoice;
-pub use file::{Counts, DomainCounts, FileRecord};
+pub use file::{Counts, DomainCounts, FORMAT, FileRecord};
 pub use run::{CountOptions, check, count};
 pub use spec::AddedToken;
 pub use token_ids::{IdWidth, count_token_ids};

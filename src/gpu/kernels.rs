@@ -15,6 +15,8 @@ use cudarc::{
     nvrtc::Ptx,
 };
 
+use sha2::{Digest, Sha256};
+
 use super::{Gpu, device::explain};
 
 /// A file of kernels.
@@ -37,6 +39,18 @@ macro_rules! module {
 }
 
 static MODULES: [Module; 4] = [module!("floor"), module!("gemv"), module!("gemv_bf16"), module!("nvfp4_quantize")];
+
+/// The identity of the kernels in this binary: sha256 over the name and the PTX of each, hexadecimal.
+pub fn kernels_sha256() -> String {
+    let mut sha256 = Sha256::new();
+    for module in &MODULES {
+        for text in [module.name, module.sm80, module.sm90] {
+            sha256.update((text.len() as u64).to_le_bytes());
+            sha256.update(text);
+        }
+    }
+    crate::output::hex(&sha256.finalize())
+}
 
 /// The shape of a launch.
 #[derive(Debug, Clone, Copy)]

@@ -12,5 +12,6 @@ mod timing;
 
 pub use device::{Device, DeviceRequest, Gpu};
 pub use gemv::{MAX_M, Nvfp4Matrix, Output, Plan, Vectors};
+pub use kernels::kernels_sha256;
 pub use quantize::{Quantizer, Rows};
 pub use timing::{Pool, Work};

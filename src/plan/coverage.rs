@@ -45,8 +45,7 @@ impl CoverageCurve {
         let scale = |n_rows: usize| (n_rows * target_rows).div_ceil(248_320);
         Self {
             points: ASSUMED.iter().map(|&(n_rows, share)| (scale(n_rows), share)).collect(),
-            origin: "ASSUMED: the published held-out curve of another server's mixed traffic; no counts were given"
-                .to_owned(),
+            origin: "ASSUMED: the published held-out curve of another server's mixed traffic".to_owned(),
             is_assumed: true,
         }
     }

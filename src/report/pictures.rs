@@ -193,7 +193,7 @@ fn plan(plan: &Plan, built: &Point) -> String {
     let x = Axis::log(first as f64..last as f64, LEFT..RIGHT);
     let y = Axis::linear(0.0..speeds.fold(plan.native.tokens_per_second, f64::max) * 1.05, BOTTOM..TOP);
     frame(&mut svg, &x, &row_ticks(first, last), &y, |speed| format!("{speed:.0}"), "tokens/s");
-    built_mark(&mut svg, (&x, first, last), built);
+    built_mark(&mut svg, x.at(built.design.n_rows.clamp(first, last) as f64), y.at(built.tokens_per_second), built);
     let native = y.at(plan.native.tokens_per_second);
     svg.line((LEFT, native), (RIGHT, native), "mark");
     let mut labels = vec![(native, format!("native MTP: {:.1}", plan.native.tokens_per_second), None)];
@@ -214,10 +214,9 @@ fn plan(plan: &Plan, built: &Point) -> String {
     svg.finish()
 }
 
-/// A line down at the rows of the sidecar itself, and what they give, on the side that has room.
-fn built_mark(svg: &mut Svg, (x, first, last): (&Axis, usize, usize), built: &Point) {
-    let at = x.at(built.design.n_rows.clamp(first, last) as f64);
-    svg.line((at, TOP), (at, BOTTOM), "mark");
+/// A line from what the sidecar's own rows give down to the axis, with the figures on the side that has room.
+fn built_mark(svg: &mut Svg, at: f64, top: f64, built: &Point) {
+    svg.line((at, top), (at, BOTTOM), "mark");
     let (from, anchor) = match at < f64::midpoint(LEFT, RIGHT) {
         true => (at + 8.0, Anchor::Start),
         false => (at - 8.0, Anchor::End),

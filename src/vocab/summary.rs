@@ -9,6 +9,8 @@ use super::{
 const SHOWN_SIZES: [usize; 6] = [8_192, 16_384, 32_768, 65_536, 98_304, 131_072];
 /// Missed tokens shown a domain.
 const N_SHOWN_MISSED: usize = 8;
+/// Shares below this would be shown as 0.000 %.
+const LEAST_SHOWN: f64 = 0.000_005;
 
 /// The lines: what was kept and why, what it covers, the curve, what is missed.
 pub fn lines(built: &Built) -> Vec<String> {
@@ -46,6 +48,9 @@ fn table(figures: &Figures) -> Vec<String> {
         Measured::Split => "a held-out tenth of the documents, by the other nine",
         Measured::InSample => "the text it was chosen from (flattering; give `--heldout`)",
     };
+    if figures.coverage.is_empty() {
+        return vec![format!("no coverage was measured: {on}, has no token; give `--heldout`")];
+    }
     let shown = |size: &usize| SHOWN_SIZES.contains(size);
     let columns: Vec<usize> = (0..figures.curve.sizes.len()).filter(|&at| shown(&figures.curve.sizes[at])).collect();
     let mut heads = format!("{:14} {:>12} {:>9}", "domain", "tokens", "covered");
@@ -59,7 +64,7 @@ fn table(figures: &Figures) -> Vec<String> {
         columns.iter().for_each(|&at| line.push_str(&format!(" {:>7.2}%", 100.0 * shares[at])));
         lines.push(line);
     }
-    if let Some(stability) = &figures.stability {
+    if let Some(stability) = figures.stability.as_ref().filter(|_| !columns.is_empty()) {
         let mut line = format!("{:37}", "same ids from either half (Jaccard)");
         columns.iter().for_each(|&at| line.push_str(&format!(" {:>8.2}", stability[at])));
         lines.push(line);
@@ -69,9 +74,10 @@ fn table(figures: &Figures) -> Vec<String> {
 
 fn missed(figures: &Figures) -> Vec<String> {
     let line = |(domain, missed): (&String, &Vec<super::build::MissedToken>)| {
-        let shown = missed.iter().take(N_SHOWN_MISSED);
+        let shown = missed.iter().take(N_SHOWN_MISSED).filter(|token| token.share >= LEAST_SHOWN);
         let tokens: Vec<_> = shown.map(|m| format!("{:?} {:.3}%", m.token, 100.0 * m.share)).collect();
         format!("most missed in {domain}: {}", tokens.join(", "))
     };
-    figures.missed.iter().filter(|(_, missed)| !missed.is_empty()).map(line).collect()
+    let is_told = |missed: &[super::build::MissedToken]| missed.first().is_some_and(|token| token.share >= LEAST_SHOWN);
+    figures.missed.iter().filter(|(_, missed)| is_told(missed)).map(line).collect()
 }

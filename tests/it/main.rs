@@ -12,6 +12,7 @@ mod corpus;
 mod count_cli;
 mod count_fuzz;
 mod counts;
+mod docs;
 mod export;
 mod faults;
 mod forms;
