@@ -3,26 +3,20 @@
 //! A list comes from elsewhere and is not trusted: it may name only files below its own folder. What a passing check
 //! shows is that the files are those the list names; it does not show who made the list.
 
+mod digest;
 mod list;
 mod pointer;
 
-use std::{
-    fs::File,
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
-use sha2::{Digest, Sha256};
 
+pub use digest::sha256_file;
 pub use list::{LIST_NAME, format_list, read_list, write_list};
 pub use pointer::read_pointers;
 
-use crate::{interrupt, output::hex, report::Progress};
-
-/// Bytes hashed at a time: large enough that the read calls cost nothing, small enough for the cache.
-const CHUNK_BYTES: usize = 1 << 20;
+use crate::{interrupt, report::Progress};
 
 /// A file and the digest it should have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,28 +71,6 @@ fn check_one(expected: &Expected, progress: &Progress) -> Result<Outcome> {
             interrupt::check()?;
             Ok(Outcome::Unreadable(format!("{:#}", e)))
         }
-    }
-}
-
-/// The sha256 of a file in lower-case hexadecimal, read in order in chunks of 1 MiB.
-///
-/// # Errors
-/// The file cannot be read, or the run was interrupted.
-pub fn sha256_file(path: &Path, progress: &Progress) -> Result<String> {
-    let say = || format!("`{}`: cannot read", path.display());
-    let mut file = File::open(path).with_context(say)?;
-    // Asks the kernel for a longer read-ahead, so that a cold disk works while we hash.
-    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
-    let mut sha256 = Sha256::new();
-    let mut chunk = vec![0; CHUNK_BYTES];
-    loop {
-        interrupt::check()?;
-        let n = file.read(&mut chunk).with_context(say)?;
-        if n == 0 {
-            return Ok(hex(&sha256.finalize()));
-        }
-        sha256.update(&chunk[..n]);
-        progress.advance(n as u64);
     }
 }
 

@@ -1,0 +1,131 @@
+//! The digest of one file: a thread reads ahead while another hashes, so that hashing waits neither for the disk nor for
+//! the copy out of the page cache.
+
+use std::{
+    fs::File,
+    io::Read,
+    path::Path,
+    sync::mpsc::{Receiver, Sender, channel},
+    thread,
+};
+
+use anyhow::{Context, Result, anyhow};
+use sha2::{Digest, Sha256};
+
+use crate::{input::open_file, interrupt, output::hex, report::Progress};
+
+/// Bytes hashed at a time: large enough that the read calls cost nothing, small enough for the cache.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Chunks between the reader and the hasher of a file: its memory, whatever its size.
+const N_CHUNKS: usize = 4;
+/// A shorter file is hashed before a second thread would be up.
+const MIN_AHEAD_BYTES: u64 = 4 << 20;
+
+/// The sha256 of a file in lower-case hexadecimal.
+///
+/// # Errors
+/// The file cannot be read or is no regular file, or the run was interrupted.
+pub fn sha256_file(path: &Path, progress: &Progress) -> Result<String> {
+    let say = || format!("`{}`", path.display());
+    let file = open_file(path).with_context(say)?;
+    let n_bytes = file.metadata().context("cannot read").with_context(say)?.len();
+    // Asks the kernel for a longer read-ahead of its own.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
+    let mut sha256 = Sha256::new();
+    let hash = |chunk: &[u8]| {
+        interrupt::check()?;
+        sha256.update(chunk);
+        progress.advance(chunk.len() as u64);
+        Ok(())
+    };
+    let hashed = if n_bytes < MIN_AHEAD_BYTES { in_turn(file, hash) } else { ahead(&file, hash) };
+    hashed.with_context(say)?;
+    Ok(hex(&sha256.finalize()))
+}
+
+/// Reads a chunk, hashes it, reads the next.
+fn in_turn(mut file: File, mut hash: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        match file.read(&mut chunk).context("cannot read")? {
+            0 => return Ok(()),
+            n => hash(&chunk[..n])?,
+        }
+    }
+}
+
+/// Hashes on this thread what another one reads.
+fn ahead(file: &File, mut hash: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let (full, filled) = channel::<Result<Vec<u8>>>();
+    let (empty, emptied) = channel();
+    for _ in 0..N_CHUNKS {
+        let _ = empty.send(Vec::with_capacity(CHUNK_BYTES));
+    }
+    thread::scope(|scope| {
+        thread::Builder::new()
+            .name("read-ahead".to_owned())
+            .spawn_scoped(scope, move || read_all(file, &emptied, &full))
+            .context("cannot start a thread")?;
+        // Of both channels this thread holds one end: when it leaves with an error, the reader's next call fails.
+        let empty = empty;
+        for chunk in filled {
+            let chunk = chunk?;
+            if chunk.is_empty() {
+                return Ok(());
+            }
+            hash(&chunk)?;
+            let _ = empty.send(chunk);
+        }
+        Err(anyhow!("the reading thread ended early"))
+    })
+}
+
+/// Fills empty chunks in the order of the file; an empty one is its end.
+fn read_all(file: &File, emptied: &Receiver<Vec<u8>>, full: &Sender<Result<Vec<u8>>>) {
+    for mut chunk in emptied {
+        chunk.clear();
+        let read = file.take(CHUNK_BYTES as u64).read_to_end(&mut chunk).context("cannot read");
+        let is_last = read.as_ref().map_or(true, |n| *n == 0);
+        if full.send(read.map(|_| chunk)).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::sha256_hex;
+
+    #[test]
+    fn both_ways_give_the_digest_at_every_length_around_a_chunk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let bytes: Vec<u8> = (0..5 * CHUNK_BYTES + 7).map(|i| ((i * 31) >> 3) as u8).collect();
+        let ends = [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 4 * CHUNK_BYTES, bytes.len()];
+        for n in ends {
+            std::fs::write(&path, &bytes[..n]).unwrap();
+            for is_ahead in [false, true] {
+                let (file, mut found) = (File::open(&path).unwrap(), Sha256::new());
+                let hash = |chunk: &[u8]| {
+                    found.update(chunk);
+                    Ok(())
+                };
+                if is_ahead { ahead(&file, hash) } else { in_turn(file, hash) }.unwrap();
+                assert_eq!(hex(&found.finalize()), sha256_hex(&bytes[..n]), "{n} bytes, read ahead: {is_ahead}");
+            }
+            assert_eq!(sha256_file(&path, &Progress::silent()).unwrap(), sha256_hex(&bytes[..n]));
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_hasher_ends_the_reader() {
+        let file = File::open("/dev/zero").unwrap();
+        let mut n_chunks = 0;
+        let stop = |_: &[u8]| {
+            n_chunks += 1;
+            if n_chunks < 9 { Ok(()) } else { Err(anyhow!("enough")) }
+        };
+        assert_eq!(ahead(&file, stop).unwrap_err().to_string(), "enough");
+    }
+}
