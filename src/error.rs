@@ -44,6 +44,20 @@ pub fn advise(source: anyhow::Error, hint: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Advised { source, hint: hint.into() })
 }
 
+/// Runs a call into a library that panics where it meets input it did not expect; the panic becomes an error, as it
+/// would be had the library returned one. What the call was working on must not be used again.
+///
+/// # Errors
+/// Those of `call`, or its panic.
+pub fn contained<T>(library: &str, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+        // The first line says it; some dump what they were given.
+        let line: String = text.unwrap_or("no reason").lines().next().unwrap_or_default().chars().take(200).collect();
+        Err(anyhow::anyhow!("the {library} gave up: {line}"))
+    })
+}
+
 /// The hints of an error, outermost first.
 pub fn hints(error: &anyhow::Error) -> Vec<&str> {
     // `downcast_ref` looks through anyhow's own contexts, and each advised error holds the next.
@@ -83,5 +97,12 @@ mod tests {
         assert_eq!(quoted("up 1"), "`up 1`");
         assert_eq!(quoted("a\0b"), "`a\\0b`");
         assert_eq!(quoted(&"x".repeat(81)), format!("`{}...`", "x".repeat(80)));
+    }
+
+    #[test]
+    fn a_panic_of_a_library_is_an_error() {
+        let error = contained::<()>("parser", || panic!("at {}\nsecond line", 5)).unwrap_err();
+        assert_eq!(error.to_string(), "the parser gave up: at 5");
+        assert_eq!(contained("parser", || Ok(1)).unwrap(), 1);
     }
 }

@@ -1,24 +1,50 @@
-//! Small files from elsewhere, read whole: never a device or a FIFO, never more than a stated number of bytes.
+//! Files from elsewhere: never a device or a FIFO, and the small ones never more than a stated number of bytes.
 //!
 //! Weights are mapped and corpora stream; everything else (configs, tokenizers, vocabularies, counts) is small when it is
-//! what it says it is, and these two functions are how it is read.
+//! what it says it is, and is read whole.
 
-use std::{fs::OpenOptions, io::Read, os::unix::fs::OpenOptionsExt, path::Path};
+use std::{
+    fs::{File, OpenOptions},
+    io::Read,
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
 
 use anyhow::{Context, Result, ensure};
+
+/// What a file for people or for configuration takes at most.
+pub const MAX_TEXT_BYTES: u64 = 64 << 20;
+
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// It is missing, or is a FIFO, device or folder: those may never end, and may never begin. Sentences do not name the
+/// file: the caller knows what it is.
+pub fn open_file(path: &Path) -> Result<File> {
+    // Without O_NONBLOCK, opening a FIFO waits for a writer for ever.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).context("cannot read")?;
+    ensure!(file.metadata().context("cannot read")?.is_file(), "cannot read: it is not a regular file");
+    Ok(file)
+}
 
 /// Reads a regular file of at most `max_bytes`.
 ///
 /// # Errors
-/// It is missing, is a FIFO, device or folder, or is larger. Sentences do not name the file: the caller knows what it is.
+/// As [`open_file`], or it is larger.
 pub fn read_file(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
-    // Without O_NONBLOCK, opening a FIFO waits for a writer for ever.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).context("cannot read")?;
-    let metadata = file.metadata().context("cannot read")?;
-    ensure!(metadata.is_file(), "cannot read: it is not a regular file");
-    ensure!(metadata.len() <= max_bytes, "has {} bytes, expected at most {max_bytes}", metadata.len());
+    let file = open_file(path)?;
+    let n_bytes = file.metadata().context("cannot read")?.len();
+    ensure!(n_bytes <= max_bytes, "has {n_bytes} bytes, expected at most {max_bytes}");
     read_at_most(file, max_bytes).context("cannot read")
+}
+
+/// Reads a regular file of at most [`MAX_TEXT_BYTES`] as UTF-8.
+///
+/// # Errors
+/// As [`read_file`], or it is not UTF-8.
+pub fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(read_file(path, MAX_TEXT_BYTES)?).context("is not UTF-8")
 }
 
 /// Reads to the end, or fails when there is more than `max_bytes`: what decompresses to more is a bomb.

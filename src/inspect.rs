@@ -1,6 +1,6 @@
 //! What lies at a path: a model folder, a sidecar, a safetensors file or a vocabulary, described from headers alone.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::{
     checkpoint::{Checkpoint, Dtype, Overrides, Recipe, TensorEntry, config_value, ledger, ledger::Ledger, recipe},
+    input::read_text,
     vocab::forms,
 };
 
@@ -159,10 +160,10 @@ fn contents(checkpoint: &Checkpoint) -> Contents {
 
 fn sidecar(path: &Path) -> Result<SidecarInspection> {
     let drafter = Checkpoint::open_file(&path.join("drafter.safetensors"))?;
-    let text = fs::read(path.join("manifest.json")).context("`manifest.json`: cannot read")?;
+    let text = read_text(&path.join("manifest.json")).context("`manifest.json`")?;
     let manifest: Value =
-        serde_json::from_slice(&text).map_err(|error| anyhow!("`manifest.json`: not valid JSON: {error}"))?;
-    let config = fs::read(path.join("config.json")).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+        serde_json::from_str(&text).map_err(|error| anyhow!("`manifest.json`: not valid JSON: {error}"))?;
+    let config = read_text(&path.join("config.json")).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
     let target_rows = config.as_ref().and_then(|config| config_value(config, "vocab_size")).and_then(Value::as_u64);
     let mut nvfp4 = Vec::new();
     let mut kept = Vec::new();

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     error::{Hint, advise},
-    input::read_file,
+    input::{open_file, read_file},
 };
 
 /// A checkpoint whose headers have been read and found consistent.
@@ -167,7 +167,7 @@ impl Checkpoint {
 
     fn add_shard(&mut self, name: String) -> Result<()> {
         let path = self.dir.join(&name);
-        let file = File::open(&path).with_context(|| format!("`{name}`: cannot open"))?;
+        let file = open_file(&path).with_context(|| format!("`{name}`"))?;
         let n_bytes = file.metadata().with_context(|| format!("`{name}`: cannot read its size"))?.len();
         let header = Header::read(&file, &name, self.shards.len())?;
         let mut entries = header.entries;

@@ -1,7 +1,6 @@
 //! The decoded bytes of a file: plain, gz or zst, hashed as they lie on disk.
 
 use std::{
-    fs::File,
     io::{self, BufReader, Read},
     path::Path,
 };
@@ -9,7 +8,7 @@ use std::{
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
-use crate::output::hex;
+use crate::{input::open_file, output::hex};
 
 /// Reads a file from start to end, undoing compression, and remembers what went through.
 pub struct Decoder {
@@ -45,9 +44,10 @@ impl Decoder {
     /// # Errors
     /// The file cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
+        let name = || format!("`{}`", path.display());
         let say = || format!("`{}`: cannot read", path.display());
         let file: Box<dyn Read + Send> =
-            if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path).with_context(say)?) };
+            if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(open_file(path).with_context(name)?) };
         let hashed = Hashed { file, sha256: Sha256::new(), n_bytes: 0 };
         let buffered = |hashed| BufReader::with_capacity(1 << 17, hashed);
         let extension = path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
@@ -124,7 +124,7 @@ impl Decoder {
 /// # Errors
 /// The file cannot be read.
 pub fn sha256_of(path: &Path) -> Result<(String, u64)> {
-    let file = Box::new(File::open(path).with_context(|| format!("`{}`: cannot read", path.display()))?);
+    let file = Box::new(open_file(path).with_context(|| format!("`{}`", path.display()))?);
     let plain = Stream::Plain(Hashed { file, sha256: Sha256::new(), n_bytes: 0 });
     Decoder { stream: plain, n_decoded_bytes: 0 }.finish()
 }

@@ -10,7 +10,7 @@ use std::{
     str::FromStr,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::error::Hint;
 
@@ -105,7 +105,8 @@ pub fn expand(sources: &[Source], stdin: Format) -> Result<Expanded> {
             paths.sort();
             paths.iter().try_for_each(|path| add_path(source, path, &mut expanded))?;
         } else {
-            bail!("`{text}`: no such file or folder");
+            return Err(anyhow::anyhow!("`{text}`: no such file or folder"))
+                .hint("a corpus is a file, a folder, a quoted glob, or `-` for stdin");
         }
         if expanded.files.len() == n_before {
             return Err(anyhow::anyhow!("corpus `{text}` holds no text file"))
@@ -147,7 +148,13 @@ fn add_path(source: &Source, path: &Path, expanded: &mut Expanded) -> Result<()>
 /// A file that was `named` is read whatever it looks like; one found in a folder is skipped when it is binary.
 fn add_file(source: &Source, path: &Path, parent: &Path, named: bool, expanded: &mut Expanded) -> Result<()> {
     let say = || format!("`{}`: cannot read", path.display());
-    let n_bytes = path.metadata().with_context(say)?.len();
+    let metadata = path.metadata().with_context(say)?;
+    if !metadata.is_file() {
+        // A device may have no end, and what comes out of a pipe cannot be read a second time to be checked.
+        return Err(anyhow::anyhow!("`{}`: cannot read: it is not a regular file", path.display()))
+            .hint("a pipe is read from stdin: give `-` as the corpus");
+    }
+    let n_bytes = metadata.len();
     let format = format_of(path, named);
     let is_compressed = matches!(extension(path).as_str(), "gz" | "zst" | "zstd");
     if !named && format == Format::Text && !is_compressed && looks_binary(path).with_context(say)? {

@@ -1,6 +1,6 @@
 //! A column of a parquet file: a string column gives texts, a column of messages gives JSON lines.
 
-use std::{fs::File, path::Path};
+use std::{collections::VecDeque, fs::File, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
 use parquet::{
@@ -15,9 +15,15 @@ use serde_json::Value;
 
 use super::{
     block::{Block, Content},
-    read::BLOCK_BYTES,
+    read::{BLOCK_BYTES, MAX_LINE_BYTES},
 };
-use crate::error::Hint;
+use crate::{
+    error::{Hint, contained},
+    input::open_file,
+};
+
+/// What a panic of the crate is called by: it asserts what a damaged file denies.
+const LIBRARY: &str = "parquet reader";
 
 /// Rows that are decoded at once.
 const N_BATCH_ROWS: usize = 256;
@@ -42,6 +48,8 @@ struct Strings {
     leaf: usize,
     next_group: usize,
     reader: Option<ColumnReaderImpl<ByteArrayType>>,
+    /// Rows that are decoded and not handed over yet; `None` is a null.
+    decoded: VecDeque<Option<ByteArray>>,
 }
 
 impl ParquetReader {
@@ -50,7 +58,12 @@ impl ParquetReader {
     /// # Errors
     /// No parquet file, or no such column.
     pub fn open(path: &Path, field: Option<&str>) -> Result<Self> {
-        let file = SerializedFileReader::new(File::open(path).context("cannot read")?).context("not a parquet file")?;
+        let file = open_file(path)?;
+        contained(LIBRARY, || Self::of(file, field))
+    }
+
+    fn of(file: File, field: Option<&str>) -> Result<Self> {
+        let file = SerializedFileReader::new(file).context("not a parquet file")?;
         let schema = file.metadata().file_metadata().schema();
         let usual = ["text", "content", "messages", "conversations"];
         let wanted = field.map_or(usual.to_vec(), |field| vec![field]);
@@ -68,7 +81,7 @@ impl ParquetReader {
             let leaves = file.metadata().file_metadata().schema_descr_ptr();
             let leaf = leaves.columns().iter().position(|leaf| leaf.path().parts() == [column.name()]);
             let leaf = leaf.with_context(|| format!("column `{}` has no leaf", column.name()))?;
-            Column::Strings(Box::new(Strings { file, leaf, next_group: 0, reader: None }))
+            Column::Strings(Box::new(Strings { file, leaf, next_group: 0, reader: None, decoded: VecDeque::new() }))
         } else {
             let projection = GroupTypeBuilder::new(schema.name()).with_fields(vec![column]).build()?;
             Column::Nested(Box::new(RowIter::from_file_into(Box::new(file)).project(Some(projection))?))
@@ -88,10 +101,11 @@ impl ParquetReader {
     pub fn next_block(&mut self) -> Result<Option<Block>> {
         let first_record = self.n_rows_read + 1;
         let mut bytes = Vec::new();
-        let read = match &mut self.column {
+        let column = &mut self.column;
+        let read = contained(LIBRARY, || match column {
             Column::Strings(strings) => strings.read(&mut bytes).map(|ends| (ends.len(), Content::Texts(ends))),
             Column::Nested(rows) => read_rows(rows, &mut bytes).map(|n_rows| (n_rows, Content::Lines)),
-        };
+        });
         let (n_rows, content) = read.with_context(|| format!("the rows from {first_record} on cannot be read"))?;
         if n_rows == 0 {
             return Ok(None);
@@ -108,24 +122,31 @@ impl Strings {
     fn read(&mut self, bytes: &mut Vec<u8>) -> Result<Vec<usize>> {
         let mut ends = Vec::new();
         while bytes.len() < BLOCK_BYTES {
-            let n_before = ends.len();
-            if let Some(reader) = &mut self.reader {
-                let (mut definitions, mut values) = (Vec::new(), Vec::<ByteArray>::new());
-                let (n_records, _, _) = reader.read_records(N_BATCH_ROWS, Some(&mut definitions), None, &mut values)?;
-                let mut values = values.iter();
-                for i in 0..n_records {
-                    // A required column has no definition levels: every row has a value.
-                    if definitions.get(i).is_none_or(|level| *level > 0) {
-                        bytes.extend_from_slice(values.next().map_or(&[], ByteArray::data));
-                    }
-                    ends.push(bytes.len());
+            let Some(row) = self.decoded.pop_front() else {
+                if self.decode()? || self.open_group()? {
+                    continue;
                 }
-            }
-            if ends.len() == n_before && !self.open_group()? {
                 break;
-            }
+            };
+            let text = row.as_ref().map_or(&[][..], ByteArray::data);
+            ensure!(text.len() <= MAX_LINE_BYTES, "a text is longer than {} MiB", MAX_LINE_BYTES >> 20);
+            bytes.extend_from_slice(text);
+            ends.push(bytes.len());
         }
         Ok(ends)
+    }
+
+    /// Decodes some rows of the open group; they share the memory of their page, so that a page whose rows all name one
+    /// long entry of its dictionary stays small until the rows are handed over. False at the end of the group.
+    fn decode(&mut self) -> Result<bool> {
+        let Some(reader) = &mut self.reader else { return Ok(false) };
+        let (mut definitions, mut values) = (Vec::new(), Vec::new());
+        let (n_records, _, _) = reader.read_records(N_BATCH_ROWS, Some(&mut definitions), None, &mut values)?;
+        let mut values = values.into_iter();
+        // A required column has no definition levels: every row has a value.
+        let is_value = |row: usize| definitions.get(row).is_none_or(|level| *level > 0);
+        self.decoded.extend((0..n_records).map(|row| is_value(row).then(|| values.next()).flatten()));
+        Ok(n_records > 0)
     }
 
     /// Opens the column in the next row group. False at the end of the file.

@@ -10,7 +10,14 @@ use minijinja::{Environment, ErrorKind, Value, context};
 use serde_json::Value as Json;
 
 use super::Tokenizer;
-use crate::corpus::{Node, Render, Speakers, without_thinking};
+use crate::{
+    corpus::{Node, Render, Speakers, without_thinking},
+    input::read_file,
+};
+
+/// Instructions of the template engine for one chat. Published templates take some hundred a message; one that loops
+/// for ever is stopped.
+const MAX_STEPS: u64 = 10_000_000;
 
 /// A compiled chat template.
 pub struct ChatTemplate {
@@ -26,16 +33,23 @@ pub struct ChatTemplate {
 /// The template is there and cannot be read or compiled.
 pub fn chat_template(tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>> {
     let folder = tokenizer.path().parent().unwrap_or(Path::new("."));
-    let config: Json = match std::fs::read(folder.join("tokenizer_config.json")) {
-        Ok(bytes) => serde_json::from_slice(&bytes).context("`tokenizer_config.json` is not JSON")?,
-        Err(_) => Json::Null,
+    let config: Json = match read_beside(folder, "tokenizer_config.json")? {
+        Some(bytes) => serde_json::from_slice(&bytes).context("`tokenizer_config.json` is not JSON")?,
+        None => Json::Null,
     };
-    let template = match std::fs::read_to_string(folder.join("chat_template.jinja")) {
-        Ok(template) => Some(template),
-        Err(_) => template_of(&config),
+    let template = match read_beside(folder, "chat_template.jinja")? {
+        Some(bytes) => Some(String::from_utf8(bytes).context("`chat_template.jinja` is not UTF-8")?),
+        None => template_of(&config),
     };
     let added = tokenizer.added().map(|(_, token)| token.content.clone()).collect();
     template.map(|template| ChatTemplate::new(template, &config, added)).transpose()
+}
+
+fn read_beside(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    /// A template with its config is some kilobytes.
+    const MAX_BYTES: u64 = 64 << 20;
+    let path = folder.join(name);
+    path.exists().then(|| read_file(&path, MAX_BYTES).with_context(|| format!("`{}`", path.display()))).transpose()
 }
 
 /// One template, or the one named `default` of several.
@@ -56,6 +70,7 @@ impl ChatTemplate {
         // As transformers sets up Jinja.
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
+        environment.set_fuel(Some(MAX_STEPS));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
@@ -141,6 +156,14 @@ mod tests {
         let added = vec!["<s>".to_owned(), "<e>".to_owned()];
         let template = ChatTemplate::new(TEMPLATE.to_owned(), &Json::Null, added).unwrap();
         template.renderer(speakers, true)(&serde_json::from_str(messages).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_template_that_never_ends_is_stopped() {
+        let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}";
+        let template = ChatTemplate::new(endless.to_owned(), &Json::Null, Vec::new()).unwrap();
+        let error = template.renderer(Speakers::All, true)(&Node::List(Vec::new())).unwrap_err();
+        assert!(error.to_string().contains("fuel"), "{error}");
     }
 
     #[test]

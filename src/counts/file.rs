@@ -4,7 +4,10 @@
 //! `__metadata__` one member `draftfast` with the provenance as JSON. Python reads it with
 //! `safetensors.numpy.load_file`. With the extension .zst it is compressed.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use safetensors::{Dtype, SafeTensors};
@@ -269,11 +272,16 @@ impl DomainCounts {
             *mine = sum.with_context(|| format!("the counts of domain `{}` overflow 64 bits", self.domain))?;
         }
         self.n_tokens()?;
+        let mine: BTreeSet<&str> = self.files.iter().map(|file| file.sha256.as_str()).collect();
         // An empty file adds nothing, however often.
-        let is_mine = |file: &&FileRecord| file.n_bytes > 0 && self.files.iter().any(|mine| mine.sha256 == file.sha256);
+        let is_mine = |file: &&FileRecord| file.n_bytes > 0 && mine.contains(file.sha256.as_str());
         let repeated = other.files.iter().filter(is_mine).map(|file| file.name.clone()).collect();
-        self.n_documents += other.n_documents;
-        self.n_bytes += other.n_bytes;
+        let add = |a: u64, b: u64, what: &str| {
+            let sum = a.checked_add(b);
+            sum.with_context(|| format!("the {what} of domain `{}` overflow 64 bits", self.domain))
+        };
+        (self.n_documents, self.n_bytes) =
+            (add(self.n_documents, other.n_documents, "documents")?, add(self.n_bytes, other.n_bytes, "bytes")?);
         self.files.extend(other.files);
         // Shards may be merged in any order: the result must not show it.
         self.files.sort_by(|a, b| (&a.name, &a.sha256).cmp(&(&b.name, &b.sha256)));
@@ -339,6 +347,14 @@ mod tests {
         assert!(a.merge(counts("zh", &[1, 0, 0])).unwrap_err().to_string().contains("different tokenizers"));
         let negative = counts("zh", &[u64::MAX, 2]);
         assert!(negative.to_bytes().unwrap_err().to_string().contains("negative or overflow"));
+        let mut many = counts("zh", &[1, 0]);
+        many.domains[0].n_documents = u64::MAX;
+        assert!(
+            many.merge(counts("zh", &[1, 0]))
+                .unwrap_err()
+                .to_string()
+                .contains("the documents of domain `zh` overflow")
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod cuts;
 mod engine;
 mod fast;
 mod file;
+mod growth;
 mod hash;
 mod masks;
 mod pattern;

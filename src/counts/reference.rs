@@ -3,17 +3,34 @@
 
 use anyhow::{Result, anyhow};
 
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::growth;
+use crate::error::contained;
+
 /// The version of the crate, as provenance names it; a test compares it with Cargo.lock.
 pub const ENGINE: &str = "tokenizers 0.23.2";
+
+/// What a panic of the crate is called by.
+const LIBRARY: &str = "tokenizers crate";
 
 /// The tokenizer as the crate loads it.
 pub struct Reference(tokenizers::Tokenizer);
 
+#[derive(Deserialize)]
+struct Normalized {
+    #[serde(default)]
+    normalizer: Value,
+}
+
 impl Reference {
     /// # Errors
-    /// The crate refuses the file.
+    /// The crate refuses the file, or its normalizer makes texts absurdly long.
     pub fn new(json: &[u8]) -> Result<Self> {
-        let mut tokenizer = tokenizers::Tokenizer::from_bytes(json).map_err(|error| anyhow!("{error}"))?;
+        growth::check(&serde_json::from_slice::<Normalized>(json)?.normalizer)?;
+        let load = || tokenizers::Tokenizer::from_bytes(json).map_err(|error| anyhow!("{error}"));
+        let mut tokenizer = contained(LIBRARY, load)?;
         // Both are meant for batches of a model; counting wants every token.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
@@ -38,7 +55,8 @@ impl Reference {
     /// # Errors
     /// The crate cannot encode the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.0.encode_fast(text, false).map_err(|error| anyhow!("cannot encode a text: {error}"))?;
+        let encode = || self.0.encode_fast(text, false).map_err(|error| anyhow!("cannot encode a text: {error}"));
+        let encoding = contained(LIBRARY, encode)?;
         Ok(encoding.get_ids().to_vec())
     }
 

@@ -13,8 +13,12 @@ use super::{CountOptions, Counts, Tokenizer, engine::Engine, run::texts_of};
 use crate::{
     corpus::CorpusFile,
     error::advise,
+    input::read_file,
     output::{sha256_hex, write_file},
 };
+
+/// Counts, and the tally of each open file.
+const MAX_STATE_BYTES: u64 = 2 << 30;
 
 /// How far a run is.
 pub struct State {
@@ -73,7 +77,7 @@ impl Resume {
     pub fn load(&self) -> Result<Option<State>> {
         let Some(path) = self.path.as_ref().filter(|path| path.is_file()) else { return Ok(None) };
         let say = || format!("`{}`: the saved state of the run is damaged", path.display());
-        let bytes = std::fs::read(path).with_context(say)?;
+        let bytes = read_file(path, MAX_STATE_BYTES).with_context(say)?;
         let (length, rest) = bytes.split_first_chunk::<8>().with_context(say)?;
         let length =
             usize::try_from(u64::from_le_bytes(*length)).ok().filter(|n| *n <= rest.len()).with_context(say)?;

@@ -27,8 +27,9 @@ use crate::{
 /// The largest published tokenizer.json has 33 MB.
 const MAX_TOKENIZER_BYTES: u64 = 512 << 20;
 
-/// Ids above this are taken for a damaged file: no vocabulary is near it.
-const MAX_ID: u32 = 1 << 24;
+/// Ids from this on are taken for a damaged file: every thread counts in a vector of this length, and the largest
+/// published vocabularies have a million tokens.
+const MAX_ID: u32 = 1 << 22;
 
 /// Texts that a thread takes at once.
 const N_TAKEN: usize = 16;
@@ -71,7 +72,7 @@ impl Tokenizer {
     pub fn open(path: &Path) -> Result<Self> {
         let path = find(path)?;
         let say = || format!("`{}`", path.display());
-        let json = read(&path).with_context(say)?;
+        let json = read(&path).with_context(say).hint("give a model folder, or its tokenizer.json")?;
         Self::from_json(path.clone(), json).with_context(say)
     }
 
@@ -90,7 +91,7 @@ impl Tokenizer {
         let spelling = Spelling::of(&spec);
         let fast = Fast::new(&spec).map(Arc::new);
         let added = spec.added_tokens.into_iter().map(|token| (token.id, token)).collect::<BTreeMap<_, _>>();
-        ensure!(added.keys().all(|id| *id < MAX_ID), "an added token has an id above {MAX_ID}");
+        ensure!(added.keys().all(|id| *id < MAX_ID), "an added token has an id of {MAX_ID} or more");
         let sha256 = sha256_hex(&json);
         Ok(Self { path, sha256, tokens, added, spelling, fast, reference, json })
     }
@@ -208,7 +209,7 @@ impl Tokens {
     fn new<'t>(vocab: impl Iterator<Item = (&'t str, u32)>) -> Result<Self> {
         let mut tokens = Self { text: String::with_capacity(1 << 21), spans: Vec::with_capacity(1 << 18) };
         for (token, id) in vocab {
-            ensure!(id < MAX_ID, "token `{token}` has id {id}, above {MAX_ID}");
+            ensure!(id < MAX_ID, "token `{token}` has id {id}, expected less than {MAX_ID}");
             let id = id as usize;
             if id >= tokens.spans.len() {
                 tokens.spans.resize(id + 1, (1, 0));

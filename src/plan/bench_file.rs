@@ -1,12 +1,15 @@
 //! Efficiencies as `bench --json` measured them, in place of a machine's stated ones.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::Hardware;
-use crate::error::{Hint, advise};
+use crate::{
+    error::{Hint, advise},
+    input::read_text,
+};
 
 #[derive(Deserialize)]
 struct Report {
@@ -28,8 +31,8 @@ struct Timing {
 /// The file is no bench report, times none of these, or is faster than the machine's peak: then it is of another one.
 pub fn measured(hardware: &Hardware, path: &Path, batch: usize) -> Result<Hardware> {
     let say = || format!("`{}`", path.display());
-    let text = fs::read(path).context("cannot read").with_context(say)?;
-    let report: Report = serde_json::from_slice(&text)
+    let text = read_text(path).with_context(say)?;
+    let report: Report = serde_json::from_str(&text)
         .context("not a bench report")
         .with_context(say)
         .hint("it is what `draftfast bench --json` prints")?;

@@ -1,12 +1,15 @@
 //! A coverage curve from a file: the `vocabulary.json` of `build-vocab`, or lines of `ROWS SHARE`.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::Deserialize;
 
 use super::CoverageCurve;
-use crate::error::{Hint, quoted};
+use crate::{
+    error::{Hint, quoted},
+    input::read_file,
+};
 
 /// A record of provenance with an audit list has a few megabytes.
 const MAX_BYTES: u64 = 256 << 20;
@@ -51,9 +54,8 @@ pub struct RecordedShare {
 /// The file is neither form, or its curve makes no sense.
 pub fn read(path: &Path) -> Result<CoverageCurve> {
     let say = || format!("`{}`", path.display());
-    let n_bytes = path.metadata().context("cannot read").with_context(say)?.len();
-    ensure!(n_bytes <= MAX_BYTES, "`{}` has {n_bytes} bytes, which is no coverage curve", path.display());
-    let text = fs::read_to_string(path).context("cannot read as text").with_context(say)?;
+    let text = read_file(path, MAX_BYTES).with_context(say)?;
+    let text = String::from_utf8(text).context("is not UTF-8").with_context(say)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if text.trim_start().starts_with('{') {
         let record: serde_json::Value = serde_json::from_str(&text).context("not valid JSON").with_context(say)?;

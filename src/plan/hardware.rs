@@ -4,12 +4,12 @@
 //! Shares that were measured name their figure in `source`; the others are assumptions, replaced by `bench` figures
 //! or a NAME.toml.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::error::Hint;
+use crate::{error::Hint, input::read_text};
 
 /// A machine, in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -109,7 +109,7 @@ impl Hardware {
             return Err(anyhow!("`{name}` is not a known machine"))
                 .hint(format!("known are {}; a file must end in `.toml`", NAMES.join(", ")));
         }
-        let text = fs::read_to_string(path).with_context(|| format!("`{name}`: cannot read"))?;
+        let text = read_text(path).with_context(|| format!("`{name}`"))?;
         let mut machine: Self = toml::from_str(&text)
             .map_err(|error| anyhow!("`{name}` is not a hardware file: {}", error.message()))
             .hint("it needs at least `bandwidth_gb_s = 273`; docs/plan.md lists the keys")?;

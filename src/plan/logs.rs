@@ -6,7 +6,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
     io::{BufRead, BufReader, Read},
     path::Path,
 };
@@ -14,7 +13,10 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::Acceptance;
-use crate::error::{Hint, quoted};
+use crate::{
+    error::{Hint, quoted},
+    input::open_file,
+};
 
 /// No metrics dump or rate list is larger; a log of days is.
 const MAX_LINE_BYTES: u64 = 1 << 20;
@@ -158,7 +160,7 @@ fn number_after(line: &str, key: &str) -> Option<f64> {
 /// Calls `use_line` with each line; bytes that are no UTF-8 become replacement characters.
 fn for_lines(path: &Path, mut use_line: impl FnMut(&str) -> Result<()>) -> Result<()> {
     let say = || format!("`{}`", path.display());
-    let mut reader = BufReader::new(File::open(path).context("cannot open").with_context(say)?);
+    let mut reader = BufReader::new(open_file(path).with_context(say)?);
     let mut line = Vec::new();
     loop {
         crate::interrupt::check()?;

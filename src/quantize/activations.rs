@@ -6,13 +6,15 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use half::{bf16, f16};
 
 use super::{DRAFT_HEAD, Matrix};
 use crate::{
     checkpoint::{Checkpoint, Dtype, Tensor},
     checksum::sha256_file,
+    error::Hint,
+    input::open_file,
     nvfp4::{Hessian, importance_of_states},
     report::Progress,
 };
@@ -43,6 +45,9 @@ impl Activations {
     /// # Errors
     /// It is no safetensors file.
     pub fn open(path: &Path) -> Result<Self> {
+        open_file(path)
+            .with_context(|| format!("importance `{}`", path.display()))
+            .hint("it is the file that the vLLM plugin collects: see `Serve, collect, rebuild` in docs/serving.md")?;
         let file = Checkpoint::open_file(path)?;
         Ok(Self { path: path.to_owned(), file, sha256: sha256_file(path, &Progress::silent())? })
     }

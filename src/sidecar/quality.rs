@@ -53,6 +53,14 @@ pub fn draft_quality(
     let k = sidecar.manifest.target.hidden_size;
     let states = read_states(states, k)?;
     let full = sources.target.tensor(&sidecar.manifest.target.head_tensor)?;
+    ensure!(
+        full.shape == [sidecar.manifest.target.target_rows, k],
+        "`{}`: tensor `{}` has shape {:?}, but the sidecar was made from [{}, {k}]",
+        full.file,
+        full.name,
+        full.shape,
+        sidecar.manifest.target.target_rows
+    );
     let mut rows = Vec::with_capacity(sidecar.vocab.n_rows() * k);
     for id in sidecar.vocab.row_ids() {
         rows.extend_from_slice(&full.bf16(id as usize * k..(id as usize + 1) * k)?);

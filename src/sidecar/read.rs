@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     path::{Path, PathBuf},
 };
 
@@ -12,6 +11,7 @@ use super::{DRAFTER_NAME, FORMAT_VERSION, MANIFEST_NAME, Manifest, metadata};
 use crate::{
     checkpoint::Checkpoint,
     error::Hint,
+    input::read_file,
     output::sha256_hex,
     vocab::{
         DraftVocab,
@@ -58,10 +58,9 @@ impl Sidecar {
 
 fn read_manifest(dir: &Path) -> Result<(Manifest, String)> {
     let path = dir.join(MANIFEST_NAME);
-    let say = || format!("`{}`: cannot read", path.display());
-    let n_bytes = path.metadata().with_context(say).hint("this folder is not a draftfast sidecar")?.len();
-    ensure!(n_bytes <= MAX_MANIFEST_BYTES, "`{MANIFEST_NAME}` has {n_bytes} bytes, which is no manifest");
-    let text = fs::read(&path).with_context(say)?;
+    let text = read_file(&path, MAX_MANIFEST_BYTES)
+        .with_context(|| format!("`{}`", path.display()))
+        .hint("this folder is not a draftfast sidecar")?;
     let version: serde_json::Value =
         serde_json::from_slice(&text).with_context(|| format!("`{MANIFEST_NAME}` is not valid JSON"))?;
     match version.get("format").and_then(serde_json::Value::as_u64) {

@@ -75,9 +75,11 @@ pub fn verify_bytes(sidecar: &Sidecar, sources: Sources<'_>) -> u64 {
         let entries = sources.pick(source(record)).entries();
         entries.get(&record.source).map_or(0, crate::checkpoint::TensorEntry::n_bytes)
     };
-    let weights = |record: &TensorRecord| record.shape.iter().product::<usize>() as u64 * 2;
+    // The shapes are the manifest's, which has not been checked yet.
+    let weights = |record: &TensorRecord| record.shape.iter().fold(2, |n: u64, side| n.saturating_mul(*side as u64));
     let decoded = |record: &TensorRecord| if record.to == NVFP4 { weights(record) } else { 0 };
-    sidecar.manifest.tensors.values().map(|record| digest(record) + decoded(record)).sum()
+    let all = sidecar.manifest.tensors.values().map(|record| digest(record).saturating_add(decoded(record)));
+    all.fold(0, u64::saturating_add)
 }
 
 fn note(problems: &mut Vec<String>, checked: Result<()>) {

@@ -1,7 +1,6 @@
 //! Takes a vocabulary file apart by its first bytes, whatever its name: torch zip, numpy, safetensors, JSON or text.
 
 use std::{
-    fs::File,
     io::Read,
     path::{Path, PathBuf},
 };
@@ -14,7 +13,10 @@ use super::{
     npy,
     torch_pt::{self, Array, Contents, array_of},
 };
-use crate::{error::Hint, input::read_file};
+use crate::{
+    error::Hint,
+    input::{open_file, read_file},
+};
 
 /// Larger files are no vocabulary; safetensors are mapped and may be whole checkpoints.
 const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -106,10 +108,10 @@ impl Parts {
 /// # Errors
 /// Not a file of a known kind, broken, or without a vocabulary in it.
 pub(super) fn take_apart(path: &Path) -> Result<(Container, Parts)> {
-    let metadata = path.metadata().context("cannot open")?;
+    let metadata = path.metadata().context("cannot open").hint("make one with `draftfast build-vocab MODEL -o DIR`")?;
     ensure!(metadata.is_file(), "cannot read: it is not a regular file");
     let n_bytes = metadata.len();
-    let mut file = File::open(path).context("cannot open")?;
+    let mut file = open_file(path)?;
     let mut head = [0; 9];
     let n_head = file.read(&mut head).context("cannot read")?;
     if n_head == 9 && head[8] == b'{' && u64::from_le_bytes(head[..8].try_into()?) <= n_bytes {
@@ -172,7 +174,7 @@ fn npy_pair(path: &Path, bytes: &[u8]) -> Result<Parts> {
 }
 
 fn safetensors(path: &Path) -> Result<Parts> {
-    let file = File::open(path).context("cannot open")?;
+    let file = open_file(path)?;
     #[expect(unsafe_code, reason = "a read-only map of a file that may be a whole checkpoint")]
     // SAFETY: the map is private and read-only; a file cut short by another process while it is read ends this process
     // with SIGBUS, as for every mapped checkpoint.

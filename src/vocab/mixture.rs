@@ -55,7 +55,7 @@ fn one() -> f64 {
 /// Not such a file, a weight that is not positive, or a path that is not there (with its data set's name, if given).
 pub fn read(path: &Path) -> Result<Mixture> {
     let say = || format!("`{}`", path.display());
-    let text = std::fs::read_to_string(path).context("cannot read").with_context(say)?;
+    let text = crate::input::read_text(path).with_context(say)?;
     let domains: BTreeMap<String, Domain> = toml::from_str(&text).context("not a mixture file").with_context(say)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut mixture = Mixture::default();

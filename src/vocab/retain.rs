@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     path::Path,
 };
 
@@ -12,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::template;
-use crate::counts::Tokenizer;
+use crate::{counts::Tokenizer, input::read_text};
 
 /// Why an id is always kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -134,7 +133,7 @@ fn templates(folder: &Path, config: &Value) -> Result<Vec<String>> {
     templates.extend(json.get("chat_template").and_then(Value::as_str).map(str::to_owned));
     let jinja = folder.join("chat_template.jinja");
     if jinja.is_file() {
-        templates.push(fs::read_to_string(&jinja).with_context(|| format!("`{}`: cannot read", jinja.display()))?);
+        templates.push(read_text(&jinja).with_context(|| format!("`{}`", jinja.display()))?);
     }
     Ok(templates)
 }
@@ -166,6 +165,6 @@ fn read_json(folder: &Path, name: &str) -> Result<Value> {
     if !path.is_file() {
         return Ok(Value::Null);
     }
-    let text = fs::read(&path).with_context(|| format!("`{}`: cannot read", path.display()))?;
-    serde_json::from_slice(&text).with_context(|| format!("`{}`: not JSON", path.display()))
+    let text = read_text(&path).with_context(|| format!("`{}`", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("`{}`: not JSON", path.display()))
 }

@@ -59,17 +59,17 @@ fn is_whole(sidecar: &Path) -> bool {
     draftfast(&["verify-sha", "--quiet", sidecar.to_str().unwrap()]).status.success()
 }
 
-/// Signals runs at moments spread over the time that a run takes; returns how many were stopped by it.
-fn stop_at_many_moments(job: &Job, name: &str, mut check: impl FnMut(&Path, bool)) -> usize {
+/// Signals `n` runs at moments spread over the time that a run takes; returns how many were stopped by it.
+fn stop_at_many_moments(job: &Job, name: &str, n: u32, mut check: impl FnMut(&Path, bool)) -> usize {
     let output = job.at("outputs/out");
     let begin = Instant::now();
     assert!(job.start(&output).wait().unwrap().success());
     let whole_run = begin.elapsed();
     fs::remove_dir_all(&output).unwrap();
     let mut n_stopped = 0;
-    for moment in 0..25 {
+    for moment in 0..n {
         let mut child = job.start(&output);
-        std::thread::sleep(whole_run.mul_f64(f64::from(moment) / 25.0).max(Duration::from_millis(1)));
+        std::thread::sleep(whole_run.mul_f64(f64::from(moment) / f64::from(n)).max(Duration::from_millis(1)));
         signal(&child, name);
         let succeeded = child.wait().unwrap().success();
         n_stopped += usize::from(!succeeded);
@@ -84,7 +84,7 @@ fn stop_at_many_moments(job: &Job, name: &str, mut check: impl FnMut(&Path, bool
 #[test]
 fn an_interrupted_run_leaves_nothing_at_whatever_moment() {
     let job = Job::new();
-    let n_stopped = stop_at_many_moments(&job, "-INT", |output, succeeded| {
+    let n_stopped = stop_at_many_moments(&job, "-INT", 25, |output, succeeded| {
         assert_eq!(output.exists(), succeeded);
         assert!(!succeeded || is_whole(output));
         let left = job.left();
@@ -96,7 +96,7 @@ fn an_interrupted_run_leaves_nothing_at_whatever_moment() {
 #[test]
 fn a_killed_run_leaves_no_output_that_passes_for_one_and_the_next_run_cleans_up() {
     let job = Job::new();
-    let n_stopped = stop_at_many_moments(&job, "-KILL", |output, _| {
+    let n_stopped = stop_at_many_moments(&job, "-KILL", 50, |output, _| {
         assert!(!output.exists() || is_whole(output));
     });
     assert!(n_stopped > 0, "no run was killed: the test proves nothing");

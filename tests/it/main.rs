@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and says why it is skipped")]
 
 mod bench;
+mod bit_rot;
 mod build;
 mod checkpoint;
 mod checksum;
@@ -17,6 +18,8 @@ mod export;
 mod faults;
 mod forms;
 mod gpu;
+mod hostile;
+mod injected;
 mod inspect;
 mod nvfp4;
 mod plan;
@@ -26,6 +29,11 @@ mod sidecar;
 mod vocab;
 
 use std::process::{Command, Output};
+
+/// A folder in memory where there is one, for tests that write much and sync often.
+fn memory_dir() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
 
 /// Runs the built program.
 fn draftfast(args: &[&str]) -> Output {
