@@ -15,9 +15,9 @@ use sha2::{Digest, Sha256};
 use crate::{input::open_file, interrupt, output::hex, report::Progress};
 
 /// Bytes hashed at a time: large enough that the read calls cost nothing, small enough for the cache.
-const CHUNK_BYTES: usize = 1 << 20;
-/// Chunks between the reader and the hasher of a file: its memory, whatever its size.
-const N_CHUNKS: usize = 4;
+const CHUNK_BYTES: usize = 256 << 10;
+/// Chunks between the reader and the hasher of a file: 2 MiB of memory, whatever its size.
+const N_CHUNKS: usize = 8;
 /// A shorter file is hashed before a second thread would be up.
 const MIN_AHEAD_BYTES: u64 = 4 << 20;
 
@@ -101,8 +101,8 @@ mod tests {
     fn both_ways_give_the_digest_at_every_length_around_a_chunk() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
-        let bytes: Vec<u8> = (0..5 * CHUNK_BYTES + 7).map(|i| ((i * 31) >> 3) as u8).collect();
-        let ends = [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 4 * CHUNK_BYTES, bytes.len()];
+        let bytes: Vec<u8> = (0..20 * CHUNK_BYTES + 7).map(|i| ((i * 31) >> 3) as u8).collect();
+        let ends = [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, N_CHUNKS * CHUNK_BYTES, bytes.len()];
         for n in ends {
             std::fs::write(&path, &bytes[..n]).unwrap();
             for is_ahead in [false, true] {
