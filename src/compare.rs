@@ -127,7 +127,7 @@ pub fn compare(a: &Side, b: &Side, domains: &[Domain<'_>]) -> Result<Comparison>
         coverage: pairs(&a.coverage, &b.coverage),
         measured: a.measured.clone().zip(b.measured.clone()).map(|(a, b)| Pair { a, b }),
         draft_step_bytes: manifests.map(|(a, b)| Pair { a: a.ledger.after_bytes, b: b.ledger.after_bytes }),
-        same_target: manifests.map(|(a, b)| a.target.head_sha256 == b.target.head_sha256),
+        same_target: manifests.map(|(a, b)| a.target.head_tree_sha256 == b.target.head_tree_sha256),
         errors: pairs(&errors_a, &errors_b),
         planned: a.planned().zip(b.planned()).map(|(a, b)| Pair { a, b }),
     })

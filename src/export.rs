@@ -1,7 +1,9 @@
 //! A sidecar in another layout: the same numbers under the names and in the order that other runtimes read.
 //!
 //! The sidecar's own layout, ModelOpt's, is the master copy; exports are made from it and never read back. Codes and block
-//! scales are carried over bit for bit (compressed-tensors) or permuted (Marlin); nothing is quantized again.
+//! scales are carried over bit for bit (compressed-tensors) or permuted (Marlin, GGUF); nothing is quantized again.
+
+mod gguf;
 
 use std::{collections::BTreeMap, fs};
 
@@ -29,6 +31,8 @@ pub enum Layout {
     CompressedTensors,
     /// `qweight`, `scales`, `global_scale` as vLLM's Marlin kernel reads them.
     Marlin(Activation),
+    /// One GGUF file with ggml's NVFP4 blocks.
+    Gguf,
 }
 
 impl Layout {
@@ -38,6 +42,7 @@ impl Layout {
             Self::CompressedTensors => "compressed-tensors",
             Self::Marlin(Activation::Bf16) => "marlin-bf16",
             Self::Marlin(Activation::Fp16) => "marlin-fp16",
+            Self::Gguf => "gguf",
         }
     }
 }
@@ -72,16 +77,21 @@ pub fn activation(sidecar: &Sidecar) -> Result<Activation> {
     Ok(if dtype.and_then(Value::as_str) == Some("float16") { Activation::Fp16 } else { Activation::Bf16 })
 }
 
-/// Writes `drafter.safetensors`, `config.json` and the vocabulary into `staged`.
+/// Writes `drafter.safetensors`, `config.json` and the vocabulary into `staged`, or `drafter.gguf` alone.
 ///
 /// # Errors
 /// A quantized tensor is not of its shape, a scale is beyond the layout, or the disk is full.
 pub fn export(sidecar: &Sidecar, layout: Layout, staged: &StagedDir, progress: &Progress) -> Result<Exported> {
+    let packing = match layout {
+        Layout::CompressedTensors => Packing::CompressedTensors,
+        Layout::Marlin(activation) => Packing::Marlin(activation),
+        Layout::Gguf => return gguf::export(sidecar, staged, progress),
+    };
     let drafter = &sidecar.drafter;
     let linears = linears(drafter)?;
     let mut tensors = BTreeMap::new();
     for (module, linear) in &linears {
-        tensors.extend(linear.outputs(module, layout));
+        tensors.extend(linear.outputs(module, packing));
     }
     let kept: Vec<&String> = drafter.entries().keys().filter(|name| !is_part(name, &linears)).collect();
     for name in &kept {
@@ -96,7 +106,7 @@ pub fn export(sidecar: &Sidecar, layout: Layout, staged: &StagedDir, progress: &
     let mut exported = Exported { n_quantized: linears.len(), n_kept: kept.len(), n_flushed_blocks: 0 };
     for (module, linear) in &linears {
         interrupt::check()?;
-        exported.n_flushed_blocks += linear.write(module, layout, &file)?;
+        exported.n_flushed_blocks += linear.write(module, packing, &file)?;
         progress.advance((linear.codes.data.len() + linear.block_scales.data.len()) as u64);
     }
     for name in kept {
@@ -106,8 +116,15 @@ pub fn export(sidecar: &Sidecar, layout: Layout, staged: &StagedDir, progress: &
         progress.advance(data.len() as u64);
     }
     file.finish(&metadata)?;
-    copy_rest(sidecar, layout, &linears, staged)?;
+    copy_rest(sidecar, packing, &linears, staged)?;
     Ok(exported)
+}
+
+/// The layouts that are safetensors.
+#[derive(Debug, Clone, Copy)]
+enum Packing {
+    CompressedTensors,
+    Marlin(Activation),
 }
 
 /// A quantized linear of the sidecar.
@@ -167,18 +184,18 @@ impl<'a> Linear<'a> {
         Ok(Self { codes, block_scales, global_scale, n, k })
     }
 
-    fn outputs(&self, module: &str, layout: Layout) -> Vec<(String, OutputTensor)> {
+    fn outputs(&self, module: &str, packing: Packing) -> Vec<(String, OutputTensor)> {
         let tensor = |suffix: &str, dtype, shape: &[usize]| {
             (format!("{module}.{suffix}"), OutputTensor { dtype, shape: shape.to_vec() })
         };
         let (n, k) = (self.n, self.k);
-        match layout {
-            Layout::CompressedTensors => vec![
+        match packing {
+            Packing::CompressedTensors => vec![
                 tensor("weight_packed", Dtype::U8, &[n, k / 2]),
                 tensor("weight_scale", Dtype::F8_E4M3, &[n, k / BLOCK]),
                 tensor("weight_global_scale", Dtype::F32, &[1]),
             ],
-            Layout::Marlin(_) => {
+            Packing::Marlin(_) => {
                 let (n, k) = marlin::padded(n, k);
                 vec![
                     tensor("qweight", Dtype::I32, &[k / BLOCK, 2 * n]),
@@ -190,10 +207,10 @@ impl<'a> Linear<'a> {
     }
 
     /// Writes the linear; returns how many blocks became zero.
-    fn write(&self, module: &str, layout: Layout, file: &DrafterFile) -> Result<usize> {
+    fn write(&self, module: &str, packing: Packing, file: &DrafterFile) -> Result<usize> {
         let name = |suffix: &str| format!("{module}.{suffix}");
-        match layout {
-            Layout::CompressedTensors => {
+        match packing {
+            Packing::CompressedTensors => {
                 let divisor = 1.0 / self.global_scale;
                 ensure!(
                     divisor.is_finite() && divisor > 0.0,
@@ -205,7 +222,7 @@ impl<'a> Linear<'a> {
                 file.write_at(&name("weight_global_scale"), 0, &divisor.to_le_bytes())?;
                 Ok(0)
             }
-            Layout::Marlin(activation) => {
+            Packing::Marlin(activation) => {
                 let (codes, block_scales) = (self.codes.data, self.block_scales.data);
                 let packed = marlin::pack(codes, block_scales, (self.n, self.k), self.global_scale, activation)
                     .with_context(|| format!("tensor `{module}`"))?;
@@ -220,16 +237,21 @@ impl<'a> Linear<'a> {
 }
 
 /// The config, with a `quantization_config` in the layout's terms, and the vocabulary.
-fn copy_rest(sidecar: &Sidecar, layout: Layout, linears: &BTreeMap<String, Linear>, staged: &StagedDir) -> Result<()> {
+fn copy_rest(
+    sidecar: &Sidecar,
+    packing: Packing,
+    linears: &BTreeMap<String, Linear>,
+    staged: &StagedDir,
+) -> Result<()> {
     let read = |name: &str| fs::read(sidecar.dir.join(name)).with_context(|| format!("`{name}`: cannot read"));
     let mut config: Value = serde_json::from_slice(&read("config.json")?).context("`config.json` is not valid JSON")?;
     if let Value::Object(object) = &mut config {
-        match layout {
-            Layout::CompressedTensors => {
+        match packing {
+            Packing::CompressedTensors => {
                 object.insert("quantization_config".to_owned(), quantization_config(&sidecar.drafter, linears));
             }
             // No quantization method of a config describes weights that a kernel has already rearranged.
-            Layout::Marlin(_) => {
+            Packing::Marlin(_) => {
                 object.remove("quantization_config");
             }
         }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use rayon::prelude::*;
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
@@ -113,11 +114,31 @@ impl StagedDir {
         file.finish()
     }
 
+    /// Brings every file to the disk, all at once, so that the disk orders the writes and the journal is written once.
+    ///
+    /// # Errors
+    /// The disk is full or fails.
+    pub fn sync(&self) -> Result<()> {
+        let mut folders = vec![self.path().to_owned()];
+        let mut files = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder)? {
+                let path = entry?.path();
+                if path.is_dir() { folders.push(path) } else { files.push(path) }
+            }
+        }
+        files.par_iter().try_for_each(|path| {
+            let say = || format!("`{}`: cannot write", path.file_name().unwrap_or_default().to_string_lossy());
+            File::open(path).and_then(|file| file.sync_all()).with_context(say)
+        })
+    }
+
     /// Syncs the directory and moves it to its final place, atomically: readers see the old one or the new one.
     ///
     /// # Errors
-    /// The rename fails; the old output, if any, is untouched.
+    /// The disk is full, or the rename fails; the old output, if any, is untouched.
     pub fn commit(self) -> Result<()> {
+        self.sync()?;
         let Self { target, staging, force, lock } = self;
         let say = || format!("`{}`: cannot move the finished output into place", target.display());
         set_mode(staging.path(), 0o755)?;
@@ -251,14 +272,13 @@ impl HashingFile {
         self.n_bytes
     }
 
-    /// Flushes and syncs; returns the sha256 in lower-case hexadecimal.
+    /// Flushes (the directory's [`StagedDir::commit`] syncs); returns the sha256 in lower-case hexadecimal.
     ///
     /// # Errors
     /// The disk is full.
     pub fn finish(self) -> Result<String> {
         let say = || format!("`{}`: cannot write", self.name);
-        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error).with_context(say)?;
-        file.sync_all().with_context(say)?;
+        self.file.into_inner().map_err(io::IntoInnerError::into_error).with_context(say)?;
         Ok(hex(&self.sha256.finalize()))
     }
 }

@@ -171,12 +171,19 @@ def check_sha256(sidecar: Sidecar, model_dir: Path | None) -> None:
     file = TensorFile(shard_of(model_dir, name))
     if name not in file.entries:
         raise DraftfastError(f"`{file.path}` has no tensor `{name}`", REBUILD)
-    found = hashlib.sha256(file.bytes_of(name)).hexdigest()
-    if found != sidecar.target["head_sha256"]:
+    found = tree_sha256(file.bytes_of(name))
+    if found != sidecar.target["head_tree_sha256"]:
         raise DraftfastError(
-            f"tensor `{name}` of `{file.path}` has sha256 {found}, and the sidecar was built for {sidecar.target['head_sha256']}",
+            f"tensor `{name}` of `{file.path}` has tree sha256 {found}, and the sidecar was built for {sidecar.target['head_tree_sha256']}",
             REBUILD,
         )
+
+
+def tree_sha256(data: bytes | bytearray | memoryview) -> str:
+    """The digest of a tensor in a sidecar: the sha256 of the sha256 digests of its pieces, 1 MiB each but the last."""
+    view = memoryview(data).cast("B")
+    pieces = (view[at : at + (1 << 20)] for at in range(0, len(view), 1 << 20))
+    return hashlib.sha256(b"".join(hashlib.sha256(piece).digest() for piece in pieces)).hexdigest()
 
 
 def shard_of(model_dir: Path, name: str) -> Path:

@@ -135,7 +135,7 @@ def _manifest(path: Path, sums: dict[str, str]) -> dict[str, Any]:
     target = manifest.get("target")
     if not isinstance(target, dict) or not all(
         isinstance(target.get(key), kind)
-        for key, kind in (("target_rows", int), ("hidden_size", int), ("head_tensor", str), ("head_sha256", str))
+        for key, kind in (("target_rows", int), ("hidden_size", int), ("head_tensor", str), ("head_tree_sha256", str))
     ):
         raise DraftfastError(f"`{path}` does not say which target it serves", REBUILD)
     tensors = manifest.get("tensors")

@@ -13,7 +13,11 @@ use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
 
 use super::{Expected, files_below, sha256_file, stay_inside};
-use crate::{error::Hint, output::write_file, report::Progress};
+use crate::{
+    error::Hint,
+    output::{StagedDir, write_file},
+    report::Progress,
+};
 
 /// The name of the list in a directory.
 pub const LIST_NAME: &str = "sha256sums.txt";
@@ -128,16 +132,29 @@ pub fn format_list(digests: &BTreeMap<String, String>) -> String {
 /// # Errors
 /// A file cannot be read, a link leads outside, or the folder is not writable.
 pub fn write_list(dir: &Path, force: bool, progress: &Progress) -> Result<usize> {
+    let digests = digests(dir, progress)?;
+    write_file(&dir.join(LIST_NAME), format_list(&digests).as_bytes(), force)?;
+    Ok(digests.len())
+}
+
+/// Adds the list to a directory under construction. While the files are hashed the disk writes them.
+///
+/// # Errors
+/// As [`write_list`].
+pub fn add_list(staged: &StagedDir, progress: &Progress) -> Result<()> {
+    let (digests, synced) = rayon::join(|| digests(staged.path(), progress), || staged.sync());
+    synced?;
+    staged.write(LIST_NAME, format_list(&digests?).as_bytes())?;
+    Ok(())
+}
+
+/// The sha256 of every file below `dir` but the list, by its path.
+fn digests(dir: &Path, progress: &Progress) -> Result<BTreeMap<String, String>> {
     let names: Vec<_> = files_below(dir)?.into_iter().filter(|name| name != LIST_NAME).collect();
     if names.is_empty() {
         bail!("`{}` has no files", dir.display());
     }
-    let digests = names
-        .into_par_iter()
-        .map(|name| Ok((name.clone(), sha256_file(&dir.join(&name), progress)?)))
-        .collect::<Result<BTreeMap<_, _>>>()?;
-    write_file(&dir.join(LIST_NAME), format_list(&digests).as_bytes(), force)?;
-    Ok(digests.len())
+    names.into_par_iter().map(|name| Ok((name.clone(), sha256_file(&dir.join(&name), progress)?))).collect()
 }
 
 #[cfg(test)]

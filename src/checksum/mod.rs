@@ -4,8 +4,10 @@
 //! shows is that the files are those the list names; it does not show who made the list.
 
 mod digest;
+mod lanes;
 mod list;
 mod pointer;
+mod tree;
 
 use std::path::{Path, PathBuf};
 
@@ -13,8 +15,9 @@ use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
 
 pub use digest::sha256_file;
-pub use list::{LIST_NAME, format_list, read_list, write_list};
+pub use list::{LIST_NAME, add_list, format_list, read_list, write_list};
 pub use pointer::read_pointers;
+pub use tree::tree_sha256;
 
 use crate::{interrupt, report::Progress};
 

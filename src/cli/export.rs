@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 
 /// Write a sidecar in the layout of another runtime
 ///
-/// The same codes and scales under other names (compressed-tensors), or in a kernel's own order (marlin). Nothing is
-/// quantized again, and the sidecar is not changed.
+/// The same codes and scales under other names (compressed-tensors), in a kernel's own order (marlin), or in ggml's blocks
+/// (gguf). Nothing is quantized again, and the sidecar is not changed.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  draftfast export artifacts/drafter --layout compressed-tensors -o artifacts/drafter-ct"
@@ -37,6 +37,8 @@ pub enum LayoutName {
     CompressedTensors,
     /// vLLM's Marlin kernel, as vLLM 0.32 prepares it when it loads a weight; private to the kernel
     Marlin,
+    /// One GGUF file: ggml's NVFP4 blocks, X.weight and X.scale, d2t with absolute ids
+    Gguf,
 }
 
 /// Element types of activations.

@@ -19,6 +19,7 @@ pub fn run(args: &Export, terminal: &Terminal) -> Result<()> {
     let sidecar = Sidecar::open(&args.sidecar)?;
     let layout = match args.layout {
         LayoutName::CompressedTensors => Layout::CompressedTensors,
+        LayoutName::Gguf => Layout::Gguf,
         LayoutName::Marlin => Layout::Marlin(match args.activations {
             Some(ActivationName::Bf16) => Activation::Bf16,
             Some(ActivationName::Fp16) => Activation::Fp16,
@@ -29,7 +30,7 @@ pub fn run(args: &Export, terminal: &Terminal) -> Result<()> {
     let progress = terminal.progress("export", Some(export::n_bytes(&sidecar)), Unit::Bytes);
     let exported = export::export(&sidecar, layout, &staged, &progress)?;
     progress.finish();
-    checksum::write_list(staged.path(), false, &Progress::silent())?;
+    checksum::add_list(&staged, &Progress::silent())?;
     staged.commit()?;
     if exported.n_flushed_blocks > 0 {
         terminal.warn(format!(

@@ -126,7 +126,7 @@ pub fn finish(manifest: &Manifest, staged: StagedDir, output: &Path, terminal: &
         staged.write(&name, &bytes)?;
     }
     let progress = terminal.progress("checksums", None, Unit::Bytes);
-    checksum::write_list(staged.path(), false, &progress)?;
+    checksum::add_list(&staged, &progress)?;
     progress.finish();
     staged.commit()?;
     terminal.say(report::ledger_sentence(ledger));

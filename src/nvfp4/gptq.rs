@@ -8,18 +8,15 @@
 use rayon::prelude::*;
 
 use super::{
-    BLOCK, E2M1_MAX, KERNEL_SAFE_MIN_CODE, Weight, check_shape, e4m3,
-    gemm::multiply,
-    gptq_plan::{BlockFactor, BlockPlan, GptqPlan},
-    lanes,
+    BLOCK, Weight, check_shape, e4m3,
+    gemm::{Columns8, multiply},
+    gptq_block::{Block, Choice, add, best_scale, cost, descend, dot, max_rule, round_block},
+    gptq_plan::{BlockPlan, GptqPlan, PanelPlan},
     simd::{self, Kernel, Simd},
 };
 
 // Loops rather than closures in what follows: a closure that is not inlined would not be compiled for the vectors.
 
-/// Scale codes tried below and above that of the max rule.
-const CODES_BELOW: u32 = 16;
-const CODES_ABOVE: u32 = 8;
 /// Sweeps of single-code descent in each round.
 const N_SWEEPS: usize = 2;
 /// Rows of a task. Together they should stay in the cache, and be several vectors so that the plan is read less often.
@@ -63,29 +60,40 @@ impl<W: Weight> Kernel for GptqRows<'_, W> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let Self { weights, gs, plan, codes, scales } = self;
-        let k = plan.k;
-        let mut vectors: Vec<Rows<S>> = weights.chunks(S::LANES * k).map(|rows| Rows::new(rows, gs, plan)).collect();
-        for (at, block) in plan.blocks.iter().enumerate() {
-            for rows in &mut vectors {
-                rows.first_pass(at, block);
-            }
-        }
-        for _ in 0..plan.n_rounds {
-            for (at, block) in plan.blocks.iter().enumerate() {
-                for rows in &mut vectors {
-                    rows.refine(at, block);
-                }
-            }
-        }
-        let out = codes.chunks_mut(S::LANES * k / 2).zip(scales.chunks_mut(S::LANES * k / BLOCK));
-        for (rows, (codes, scales)) in vectors.iter().zip(out) {
-            rows.store(plan, codes, scales);
+        for panel in &plan.panels {
+            quantize_panel::<W, S>(weights, gs, panel, plan.k, codes, scales);
         }
     }
 }
 
-/// The numbers of a block: one vector of rows a column.
-type Block<S> = [<S as Simd>::F; BLOCK];
+/// The columns of one panel, of rows of `k`.
+#[inline(always)]
+fn quantize_panel<W: Weight, S: Simd>(
+    weights: &[W],
+    gs: f32,
+    plan: &PanelPlan,
+    k: usize,
+    codes: &mut [u8],
+    scales: &mut [u8],
+) {
+    let mut vectors: Vec<Rows<S>> = weights.chunks(S::LANES * k).map(|rows| Rows::new(rows, gs, plan, k)).collect();
+    for (at, block) in plan.blocks.iter().enumerate() {
+        for rows in &mut vectors {
+            rows.first_pass(at, block);
+        }
+    }
+    for _ in 0..plan.n_rounds {
+        for (at, block) in plan.blocks.iter().enumerate() {
+            for rows in &mut vectors {
+                rows.refine(at, block);
+            }
+        }
+    }
+    let out = codes.chunks_mut(S::LANES * k / 2).zip(scales.chunks_mut(S::LANES * k / BLOCK));
+    for (rows, (codes, scales)) in vectors.iter().zip(out) {
+        rows.store(plan, k, codes, scales);
+    }
+}
 
 /// A vector of rows, in units of the global scale, columns in the order of visit: `[k, lanes]`.
 struct Rows<S: Simd> {
@@ -97,18 +105,10 @@ struct Rows<S: Simd> {
     vector: std::marker::PhantomData<S>,
 }
 
-/// A block's choice.
-#[derive(Clone, Copy)]
-struct Choice<S: Simd> {
-    scale: S::U,
-    cost: S::F,
-}
-
 impl<S: Simd> Rows<S> {
     #[inline(always)]
-    fn new<W: Weight>(rows: &[W], gs: f32, plan: &GptqPlan) -> Self {
-        let k = plan.k;
-        let mut weights = vec![0.0; k * S::LANES];
+    fn new<W: Weight>(rows: &[W], gs: f32, plan: &PanelPlan, k: usize) -> Self {
+        let mut weights = vec![0.0; plan.k * S::LANES];
         for (lane, row) in rows.chunks_exact(k).enumerate() {
             for (i, out) in weights.chunks_exact_mut(S::LANES).enumerate() {
                 out[lane] = row[plan.blocks[i / BLOCK].block * BLOCK + i % BLOCK].widen() / gs;
@@ -117,7 +117,7 @@ impl<S: Simd> Rows<S> {
         Self {
             errors: vec![0.0; weights.len()],
             weights,
-            scales: vec![0; k / BLOCK * S::LANES],
+            scales: vec![0; plan.k / BLOCK * S::LANES],
             vector: std::marker::PhantomData,
         }
     }
@@ -162,7 +162,7 @@ impl<S: Simd> Rows<S> {
 
     /// Errors of the first `n` columns times coefficients: sixteen sums.
     #[inline(always)]
-    fn multiply(&self, coefficients: &[Vec<super::gemm::Columns8>; 2], n: usize) -> Block<S> {
+    fn multiply(&self, coefficients: &[Vec<Columns8>; 2], n: usize) -> Block<S> {
         let errors = &self.errors[..n * S::LANES];
         let mut sums = [S::splat(0.0); BLOCK];
         sums[..8].copy_from_slice(&multiply::<S>(&coefficients[0], errors));
@@ -188,8 +188,7 @@ impl<S: Simd> Rows<S> {
     }
 
     /// Codes and scales of the rows, blocks back in their places.
-    fn store(&self, plan: &GptqPlan, codes: &mut [u8], scales: &mut [u8]) {
-        let k = plan.k;
+    fn store(&self, plan: &PanelPlan, k: usize, codes: &mut [u8], scales: &mut [u8]) {
         let rows = codes.chunks_exact_mut(k / 2).zip(scales.chunks_exact_mut(k / BLOCK));
         for (lane, (codes, scales)) in rows.enumerate() {
             for (at, plan) in plan.blocks.iter().enumerate() {
@@ -206,115 +205,6 @@ impl<S: Simd> Rows<S> {
             }
         }
     }
-}
-
-/// The code of the scale at which the largest target is 6.
-#[inline(always)]
-fn max_rule<S: Simd>(targets: &Block<S>) -> S::U {
-    let mut amax = S::splat(0.0);
-    for &target in targets {
-        amax = S::max(lanes::abs::<S>(target), amax);
-    }
-    lanes::round_scale::<S>(S::div(amax, S::splat(E2M1_MAX)), S::splat_u(u32::from(KERNEL_SAFE_MIN_CODE)))
-}
-
-/// The cheapest scale near the code `around`, the lowest of equals, unless `best` is as cheap.
-#[inline(always)]
-fn best_scale<S: Simd>(
-    targets: &Block<S>,
-    origin: &Block<S>,
-    factor: &BlockFactor,
-    around: S::U,
-    mut best: Choice<S>,
-) -> Choice<S> {
-    let lowest =
-        S::sub_u(S::max_u(around, S::splat_u(u32::from(KERNEL_SAFE_MIN_CODE) + CODES_BELOW)), S::splat_u(CODES_BELOW));
-    let highest = S::min_u(S::add_u(around, S::splat_u(CODES_ABOVE)), S::splat_u(u32::from(e4m3::MAX_CODE)));
-    for step in 0..=CODES_BELOW + CODES_ABOVE {
-        let scale = S::min_u(S::add_u(lowest, S::splat_u(step)), highest);
-        let (cost, _) = round_block::<S>(targets, origin, factor, scale);
-        let better = S::lt(cost, best.cost);
-        best.scale = S::select_u(better, scale, best.scale);
-        best.cost = S::select(better, cost, best.cost);
-    }
-    best
-}
-
-/// Rounds a block at a scale, column by column, each target carrying the errors before it. Returns the cost and the errors,
-/// `origin` - decoded.
-#[inline(always)]
-fn round_block<S: Simd>(targets: &Block<S>, origin: &Block<S>, factor: &BlockFactor, scale: S::U) -> (S::F, Block<S>) {
-    let step = lanes::decode::<S>(scale);
-    let inverse_step = S::div(S::splat(1.0), step);
-    let mut cost = S::splat(0.0);
-    let mut errors = [S::splat(0.0); BLOCK];
-    for j in 0..BLOCK {
-        let mut target = targets[j];
-        for (&feedback, &error) in factor.feedback[j].iter().zip(&errors[..j]) {
-            target = S::add(target, S::mul(S::splat(feedback), error));
-        }
-        let decoded = S::mul(round::<S>(S::mul(target, inverse_step)), step);
-        let distance = S::sub(target, decoded);
-        cost = S::add(cost, S::mul(S::splat(factor.cost[j]), S::mul(distance, distance)));
-        errors[j] = S::sub(origin[j], decoded);
-    }
-    (cost, errors)
-}
-
-/// What given errors cost.
-#[inline(always)]
-fn cost<S: Simd>(errors: &Block<S>, factor: &BlockFactor) -> S::F {
-    let mut cost = S::splat(0.0);
-    for j in 0..BLOCK {
-        let mut distance = errors[j];
-        for (&feedback, &error) in factor.feedback[j].iter().zip(&errors[..j]) {
-            distance = S::add(distance, S::mul(S::splat(feedback), error));
-        }
-        cost = S::add(cost, S::mul(S::splat(factor.cost[j]), S::mul(distance, distance)));
-    }
-    cost
-}
-
-/// One sweep: each code moves to the one nearest to the minimum along its column, all else fixed.
-#[inline(always)]
-fn descend<S: Simd>(weights: &Block<S>, errors: &mut Block<S>, pull: &Block<S>, plan: &BlockPlan, scale: S::U) {
-    let step = lanes::decode::<S>(scale);
-    let inverse_step = S::div(S::splat(1.0), step);
-    for j in 0..BLOCK {
-        let gradient = S::add(pull[j], dot::<S>(&plan.hessian[j], errors));
-        let decoded = S::sub(weights[j], errors[j]);
-        let minimum = S::add(decoded, S::mul(gradient, S::splat(1.0 / plan.hessian[j][j])));
-        let moved = S::mul(round::<S>(S::mul(minimum, inverse_step)), step);
-        let (near, now) = (S::sub(moved, minimum), S::sub(decoded, minimum));
-        let better = S::lt(lanes::abs::<S>(near), lanes::abs::<S>(now));
-        errors[j] = S::select(better, S::sub(weights[j], moved), errors[j]);
-    }
-}
-
-/// The nearest E2M1 numbers.
-#[inline(always)]
-fn round<S: Simd>(x: S::F) -> S::F {
-    let (sum, magic) = lanes::round_e2m1::<S>(lanes::abs::<S>(x));
-    let sign = S::and(S::bits(x), S::splat_u(0x8000_0000));
-    S::from_bits(S::or(S::bits(S::sub(sum, magic)), sign))
-}
-
-#[inline(always)]
-fn add<S: Simd>(a: &Block<S>, b: &Block<S>) -> Block<S> {
-    let mut sums = *a;
-    for j in 0..BLOCK {
-        sums[j] = S::add(a[j], b[j]);
-    }
-    sums
-}
-
-#[inline(always)]
-fn dot<S: Simd>(coefficients: &[f32; BLOCK], x: &Block<S>) -> S::F {
-    let mut sum = S::splat(0.0);
-    for (&coefficient, &x) in coefficients.iter().zip(x) {
-        sum = S::add(sum, S::mul(S::splat(coefficient), x));
-    }
-    sum
 }
 
 #[cfg(test)]
@@ -383,13 +273,38 @@ mod tests {
         quantize_rows(&weights, k, gs, &config, &mut codes, &mut scales);
         let mut last = output_error(&weights, &codes, &scales, k, gs, &states) * 0.6;
         for n_rounds in [0, 1, 2] {
-            let config = GptqConfig { damping: Some(0.01), n_rounds };
+            let config = GptqConfig { damping: Some(0.01), n_rounds, ..GptqConfig::default() };
             let plan = GptqPlan::new(&hessian, &config, &Progress::silent()).unwrap();
             gptq_rows(&weights, k, gs, &plan, &mut codes, &mut scales);
             let error = output_error(&weights, &codes, &scales, k, gs, &states);
             assert!(error < last, "{n_rounds} rounds: {error} against {last}");
             last = error;
             assert_eq!(error_stats(&weights, &codes, &scales, k, gs, None).n_flushed_blocks, 0);
+        }
+    }
+
+    #[test]
+    fn a_panel_of_columns_is_quantized_as_a_linear_of_its_own() {
+        let (n, k) = (9, 96);
+        let (weights, states) = example(n, k);
+        let hessian = Hessian::from_states(&states, k).unwrap();
+        let gs = super::super::global_scale(1.0);
+        let quantize = |weights: &[f32], hessian: &Hessian, max_panel_columns: usize| {
+            let config = GptqConfig { max_panel_columns, ..GptqConfig::default() };
+            let plan = GptqPlan::new(hessian, &config, &Progress::silent()).unwrap();
+            let (mut codes, mut scales) = (vec![0; weights.len() / 2], vec![0; weights.len() / BLOCK]);
+            gptq_rows(weights, hessian.k(), gs, &plan, &mut codes, &mut scales);
+            (codes, scales)
+        };
+        let (codes, scales) = quantize(&weights, &hessian, 40);
+        for columns in [0..32, 32..64, 64..96] {
+            let part: Vec<f32> = weights.chunks(k).flat_map(|row| &row[columns.clone()]).copied().collect();
+            let (part_codes, part_scales) = quantize(&part, &hessian.part(columns.clone()), 32);
+            for row in 0..n {
+                let at = |per: usize| (row * k + columns.start) / per..(row * k + columns.end) / per;
+                assert_eq!(codes[at(2)], part_codes[row * 16..(row + 1) * 16], "{columns:?}");
+                assert_eq!(scales[at(BLOCK)], part_scales[row * 2..(row + 1) * 2], "{columns:?}");
+            }
         }
     }
 

@@ -5,6 +5,8 @@
 //! each column repair the errors of those before it. (This is GPTQ's update with the inverse Hessian, without the
 //! inverse.) Blocks are visited in descending energy, since the last ones have nobody left to repair them.
 
+use std::ops::Range;
+
 use anyhow::{Result, ensure};
 use rayon::prelude::*;
 
@@ -19,11 +21,14 @@ pub struct GptqConfig {
     pub damping: Option<f64>,
     /// How often the scale and the codes of each block are chosen anew, given all others, after the first pass.
     pub n_rounds: usize,
+    /// More columns than this are divided into panels, and errors carried on within a panel only: memory grows with the
+    /// square of a panel's columns, 22 bytes an element while a plan is made.
+    pub max_panel_columns: usize,
 }
 
 impl Default for GptqConfig {
     fn default() -> Self {
-        Self { damping: None, n_rounds: 2 }
+        Self { damping: None, n_rounds: 2, max_panel_columns: 5120 }
     }
 }
 
@@ -33,10 +38,18 @@ impl GptqConfig {
     }
 }
 
-/// A Hessian, damped, with its columns in the order in which they are visited, and factored. In F32 and in units of its
-/// mean diagonal.
+/// What is known about a linear's inputs, panel by panel.
 #[derive(Debug)]
 pub struct GptqPlan {
+    pub(super) k: usize,
+    pub(super) panels: Vec<PanelPlan>,
+}
+
+/// The Hessian of neighbouring columns, damped, with its columns in the order in which they are visited, and factored. In
+/// F32 and in units of its mean diagonal.
+#[derive(Debug)]
+pub(super) struct PanelPlan {
+    /// Columns of the panel.
     pub(super) k: usize,
     pub(super) n_rounds: usize,
     /// Blocks in the order of visit.
@@ -76,11 +89,38 @@ impl GptqPlan {
     /// # Errors
     /// `k` is no multiple of 16, all states are zero, the matrix is not positive definite, or an interrupt.
     pub fn new(hessian: &Hessian, config: &GptqConfig, progress: &Progress) -> Result<Self> {
-        let k = hessian.k();
+        Self::by_panels(hessian.k(), config, |columns| Ok(hessian.part(columns)), progress)
+    }
+
+    /// The same from a function that gives the Hessian of a range of columns, so that the whole need not be in memory.
+    ///
+    /// # Errors
+    /// As [`GptqPlan::new`], and those of the function.
+    pub fn by_panels(
+        k: usize,
+        config: &GptqConfig,
+        hessian_of: impl Fn(Range<usize>) -> Result<Hessian>,
+        progress: &Progress,
+    ) -> Result<Self> {
         ensure!(
-            k.is_multiple_of(BLOCK),
+            k > 0 && k.is_multiple_of(BLOCK),
             "a second-moment matrix of {k} columns does not divide into blocks of {BLOCK}"
         );
+        let n_blocks = k / BLOCK;
+        let n_panels = k.div_ceil(config.max_panel_columns.max(BLOCK));
+        // Panels of the same size, give or take a block.
+        let edge = |panel: usize| panel * n_blocks / n_panels * BLOCK;
+        let panels = (0..n_panels).map(|panel| {
+            let columns = edge(panel)..edge(panel + 1);
+            PanelPlan::new(&hessian_of(columns.clone())?, columns.start / BLOCK, config, progress)
+        });
+        Ok(Self { k, panels: panels.collect::<Result<_>>()? })
+    }
+}
+
+impl PanelPlan {
+    fn new(hessian: &Hessian, first_block: usize, config: &GptqConfig, progress: &Progress) -> Result<Self> {
+        let k = hessian.k();
         let mean = (0..k).map(|i| hessian.matrix()[i * (k + 1)]).sum::<f64>() / k as f64;
         ensure!(mean > 0.0, "the second-moment matrix is zero: were the states captured?");
         let order = descending_energy(hessian);
@@ -101,7 +141,7 @@ impl GptqPlan {
         let v = |i: usize, j: usize| factor[(k - 1 - i) * k + (k - 1 - j)];
         let blocks = (0..k / BLOCK)
             .into_par_iter()
-            .map(|at| plan_block(at, order[at], k, &damped, &v))
+            .map(|at| plan_block(at, first_block + order[at], k, &damped, &v))
             .collect::<Result<_>>()?;
         Ok(Self { k, n_rounds: config.n_rounds, blocks })
     }

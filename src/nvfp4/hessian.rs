@@ -1,5 +1,7 @@
 //! What a linear's inputs look like: the second-moment matrix E[x x^T], which is the Hessian of the squared output error.
 
+use std::ops::Range;
+
 use anyhow::{Result, ensure};
 use rayon::prelude::*;
 
@@ -59,6 +61,16 @@ impl Hessian {
             ensure!(matrix[i * k + i] >= 0.0, "the second moment of column {i} is negative");
         }
         Ok(Self { k, n_states, matrix })
+    }
+
+    /// Of some of the columns.
+    ///
+    /// # Panics
+    /// There are fewer columns.
+    pub fn part(&self, columns: Range<usize>) -> Self {
+        let rows = self.matrix[columns.start * self.k..columns.end * self.k].chunks_exact(self.k);
+        let matrix = rows.flat_map(|row| &row[columns.clone()]).copied().collect();
+        Self { k: columns.len(), n_states: self.n_states, matrix }
     }
 
     /// The number of columns.

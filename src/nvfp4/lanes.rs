@@ -6,7 +6,9 @@
 //! differs.
 
 use super::{
-    BLOCK, E2M1_MAX, E4M3_MAX, QuantizeConfig, ScaleRule, Weight, e4m3, reference,
+    BLOCK, E2M1_MAX, E4M3_MAX, ErrorStats, QuantizeConfig, ScaleRule, Weight, e4m3,
+    error_rows::RowFigures,
+    error_stats, reference,
     simd::{self, Kernel, Simd},
 };
 
@@ -16,22 +18,27 @@ pub(super) const MAX_LANES: usize = 16;
 /// Blocks transposed: element `i` of every block side by side.
 pub(super) type Columns = [[f32; MAX_LANES]; BLOCK];
 
-/// As [`reference::quantize_rows`].
-pub(super) fn quantize_rows<W: Weight>(
+/// As [`reference::quantize_rows`]; with `MEASURED`, also the error figures of the rows.
+pub(super) fn quantize_rows<W: Weight, const MEASURED: bool>(
     weights: &[W],
     k: usize,
     global_scale: f32,
     config: &QuantizeConfig,
     codes: &mut [u8],
     block_scales: &mut [u8],
-) {
+) -> ErrorStats {
     if config.rule == ScaleRule::FourSix1536 {
-        return reference::quantize_rows(weights, k, global_scale, config, codes, block_scales);
+        reference::quantize_rows(weights, k, global_scale, config, codes, block_scales);
+        return if MEASURED {
+            error_stats(weights, codes, block_scales, k, global_scale, config.importance)
+        } else {
+            ErrorStats::default()
+        };
     }
-    simd::dispatch(Quantize { weights, k, gs: global_scale, config, codes, scales: block_scales });
+    simd::dispatch(Quantize::<W, MEASURED> { weights, k, gs: global_scale, config, codes, scales: block_scales })
 }
 
-struct Quantize<'a, W> {
+struct Quantize<'a, W, const MEASURED: bool> {
     weights: &'a [W],
     k: usize,
     gs: f32,
@@ -40,36 +47,40 @@ struct Quantize<'a, W> {
     scales: &'a mut [u8],
 }
 
-impl<W: Weight> Kernel for Quantize<'_, W> {
-    type Out = ();
+impl<W: Weight, const MEASURED: bool> Kernel for Quantize<'_, W, MEASURED> {
+    type Out = ErrorStats;
 
     #[inline(always)]
-    fn run<S: Simd>(self) {
+    fn run<S: Simd>(self) -> ErrorStats {
         let Self { weights, k, gs, config, codes, scales } = self;
-        match config.importance.filter(|_| config.rule != ScaleRule::Max) {
-            // Blocks do not know their column: all rows are one run.
-            None => quantize_run::<W, S, false>(weights, gs, config, &[], codes, scales),
-            Some(importance) => {
-                let importance = transpose_importance(importance, S::LANES);
-                let rows =
-                    weights.chunks_exact(k).zip(codes.chunks_exact_mut(k / 2)).zip(scales.chunks_exact_mut(k / BLOCK));
-                for ((weights, codes), scales) in rows {
-                    quantize_run::<W, S, true>(weights, gs, config, &importance, codes, scales);
-                }
+        let mut stats = ErrorStats::default();
+        let importance = config.importance.map(|importance| transpose_importance(importance, S::LANES));
+        // Where neither importance nor figures ask which row a block is in, all rows are one.
+        let k = if MEASURED || importance.is_some() { k } else { weights.len().max(BLOCK) };
+        let rows = weights.chunks_exact(k).zip(codes.chunks_exact_mut(k / 2)).zip(scales.chunks_exact_mut(k / BLOCK));
+        for ((weights, codes), scales) in rows {
+            let mut figures = RowFigures::<S>::new(gs);
+            let to = (codes, scales, &mut figures);
+            match &importance {
+                None => quantize_run::<W, S, false, MEASURED>(weights, gs, config, &[], to),
+                Some(importance) => quantize_run::<W, S, true, MEASURED>(weights, gs, config, importance, to),
+            }
+            if MEASURED {
+                figures.finish(k, importance.is_some(), &mut stats);
             }
         }
+        stats
     }
 }
 
 /// Blocks that follow each other, a vector at a time; the last few with zero blocks beside them.
 #[inline(always)]
-fn quantize_run<W: Weight, S: Simd, const WEIGHTED: bool>(
+fn quantize_run<W: Weight, S: Simd, const WEIGHTED: bool, const MEASURED: bool>(
     weights: &[W],
     gs: f32,
     config: &QuantizeConfig,
     importance: &[Columns],
-    codes: &mut [u8],
-    scales: &mut [u8],
+    (codes, scales, figures): (&mut [u8], &mut [u8], &mut RowFigures<S>),
 ) {
     let uniform = [[1.0; MAX_LANES]; BLOCK];
     let groups =
@@ -78,17 +89,17 @@ fn quantize_run<W: Weight, S: Simd, const WEIGHTED: bool>(
         let mut blocks = [[0.0; MAX_LANES]; BLOCK];
         transpose::<W, S>(weights, &mut blocks);
         let importance = if WEIGHTED { &importance[group] } else { &uniform };
-        let (chosen, words) = quantize_group::<S, WEIGHTED>(&blocks, importance, gs, config);
-        let mut lanes = [[0; MAX_LANES]; 3];
-        for (vector, lanes) in [chosen, words[0], words[1]].into_iter().zip(&mut lanes) {
-            S::store_u(vector, lanes);
-        }
-        for (scale, lane) in scales.iter_mut().zip(lanes[0]) {
-            *scale = lane as u8;
-        }
-        for (lane, bytes) in codes.chunks_exact_mut(BLOCK / 2).enumerate() {
-            let word = u64::from(lanes[1][lane]) | u64::from(lanes[2][lane]) << 32;
-            bytes.copy_from_slice(&word.to_le_bytes());
+        let chosen = choose_scales::<S, WEIGHTED>(&blocks, importance, gs, config);
+        let words = pack::<S, WEIGHTED, MEASURED>(&blocks, importance, gs, chosen, figures, scales.len());
+        if scales.len() == S::LANES {
+            S::store_codes(words, codes);
+            S::store_bytes(chosen, scales);
+        } else {
+            let (mut whole_codes, mut whole_scales) = ([0; MAX_LANES * BLOCK / 2], [0; MAX_LANES]);
+            S::store_codes(words, &mut whole_codes);
+            S::store_bytes(chosen, &mut whole_scales);
+            codes.copy_from_slice(&whole_codes[..codes.len()]);
+            scales.copy_from_slice(&whole_scales[..scales.len()]);
         }
     }
 }
@@ -96,11 +107,12 @@ fn quantize_run<W: Weight, S: Simd, const WEIGHTED: bool>(
 /// Puts up to a vector of blocks side by side; lanes without a block stay as they are.
 #[inline(always)]
 pub(super) fn transpose<W: Weight, S: Simd>(weights: &[W], blocks: &mut Columns) {
-    if let Some(weights) = weights.get(..S::LANES * BLOCK) {
+    let whole = weights.get(..S::LANES * BLOCK);
+    match (whole, whole.and_then(W::bf16_bits)) {
+        (_, Some(bits)) => S::transpose_bf16(bits, blocks),
         // Known to be whole, this loop needs no checks.
-        transpose_blocks(weights.chunks_exact(BLOCK).take(S::LANES), blocks);
-    } else {
-        transpose_blocks(weights.chunks_exact(BLOCK), blocks);
+        (Some(weights), None) => transpose_blocks(weights.chunks_exact(BLOCK).take(S::LANES), blocks),
+        (None, _) => transpose_blocks(weights.chunks_exact(BLOCK), blocks),
     }
 }
 
@@ -124,15 +136,14 @@ pub(super) fn transpose_importance(importance: &[f32], n_lanes: usize) -> Vec<Co
     groups
 }
 
-/// Scale codes of a vector of blocks, and their E2M1 codes: elements 0..8 in the first word from the lowest nibble up,
-/// 8..16 in the second.
+/// Scale codes of a vector of blocks.
 #[inline(always)]
-fn quantize_group<S: Simd, const WEIGHTED: bool>(
+fn choose_scales<S: Simd, const WEIGHTED: bool>(
     blocks: &Columns,
     importance: &Columns,
     gs: f32,
     config: &QuantizeConfig,
-) -> (S::U, [S::U; 2]) {
+) -> S::U {
     let mut amax = S::splat(0.0);
     for x in blocks {
         amax = S::max(abs::<S>(S::load(x)), amax);
@@ -149,15 +160,38 @@ fn quantize_group<S: Simd, const WEIGHTED: bool>(
         ScaleRule::Mse => least_error::<S, WEIGHTED>(blocks, importance, gs, max_rule, min_code),
     };
     // Zero blocks, and those that are zero beside this global scale, get the scale 1.
-    let scales = S::select_u(S::lt(S::splat(0.0), unrounded), chosen, S::splat_u(u32::from(e4m3::ONE)));
+    S::select_u(S::lt(S::splat(0.0), unrounded), chosen, S::splat_u(u32::from(e4m3::ONE)))
+}
+
+/// The E2M1 codes at these scales, elements 0..8 in the first word from the lowest nibble up, 8..16 in the second; on the
+/// way, if `MEASURED`, the figures of the `n_blocks` blocks.
+#[inline(always)]
+fn pack<S: Simd, const WEIGHTED: bool, const MEASURED: bool>(
+    blocks: &Columns,
+    importance: &Columns,
+    gs: f32,
+    scales: S::U,
+    figures: &mut RowFigures<S>,
+    n_blocks: usize,
+) -> [S::U; 2] {
     let step = step::<S>(scales, gs);
+    let mut group = figures.begin(scales);
     let mut words = [S::splat_u(0); 2];
-    for (word, elements) in words.iter_mut().zip(blocks.chunks_exact(BLOCK / 2)) {
-        for x in elements.iter().rev() {
-            *word = S::or(S::shl::<4>(*word), nibble::<S>(S::div(S::load(x), step)));
+    for (half, word) in words.iter_mut().enumerate() {
+        for i in half * 8..half * 8 + 8 {
+            let x = S::load(&blocks[i]);
+            let y = S::div(x, step);
+            let (sum, magic) = round_e2m1::<S>(abs::<S>(y));
+            *word = S::or(S::shr::<4>(*word), top_nibble::<S>(sum, magic, y));
+            if MEASURED {
+                group.push::<WEIGHTED>(S::sub(sum, magic), abs::<S>(x), &importance[i]);
+            }
         }
     }
-    (scales, words)
+    if MEASURED {
+        figures.end::<WEIGHTED>(group, words, scales, n_blocks);
+    }
+    words
 }
 
 #[inline(always)]
@@ -244,14 +278,14 @@ pub(super) fn round_e2m1<S: Simd>(magnitude: S::F) -> (S::F, S::F) {
     (S::add(a, magic), magic)
 }
 
-/// `e2m1::encode`: the steps above zero, two codes more for each doubling of the step, and the sign.
+/// `e2m1::encode(y)` in the highest four bits, from what [`round_e2m1`] gives for |y|: the steps above zero, two codes more
+/// for each doubling of the step, and the sign.
 #[inline(always)]
-fn nibble<S: Simd>(y: S::F) -> S::U {
-    let (sum, magic) = round_e2m1::<S>(abs::<S>(y));
+fn top_nibble<S: Simd>(sum: S::F, magic: S::F, y: S::F) -> S::U {
     let n_steps = S::sub_u(S::bits(sum), S::bits(magic));
     let doublings_twice = S::sub_u(S::shr::<22>(S::bits(magic)), S::splat_u(2 * (127 + 22)));
-    let sign = S::select_u(S::lt(y, S::splat(0.0)), S::splat_u(8), S::splat_u(0));
-    S::or(S::add_u(n_steps, doublings_twice), sign)
+    let sign = S::select_u(S::lt(y, S::splat(0.0)), S::splat_u(1 << 31), S::splat_u(0));
+    S::or(S::shl::<28>(S::add_u(n_steps, doublings_twice)), sign)
 }
 
 #[inline(always)]
@@ -302,8 +336,11 @@ mod tests {
             for level in simd::levels() {
                 let (mut fast_codes, mut fast_scales) = (vec![9; codes.len()], vec![9; scales.len()]);
                 let (codes_out, scales_out) = (&mut fast_codes[..], &mut fast_scales[..]);
-                let kernel = Quantize { weights: w, k, gs, config: &config, codes: codes_out, scales: scales_out };
-                simd::run_at(level, kernel);
+                let kernel =
+                    Quantize::<W, true> { weights: w, k, gs, config: &config, codes: codes_out, scales: scales_out };
+                let measured = simd::run_at(level, kernel);
+                let figures = error_stats(w, &codes, &scales, k, gs, importance);
+                assert_eq!(format!("{measured:?}"), format!("{figures:?}"), "{level:?} {config:?} gs {gs}");
                 for b in 0..scales.len() {
                     let block = &w[b * BLOCK..(b + 1) * BLOCK];
                     let at = b * 8..(b + 1) * 8;

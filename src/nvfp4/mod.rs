@@ -11,7 +11,9 @@ pub mod e4m3;
 mod error;
 mod error_rows;
 mod gemm;
+pub mod ggml;
 mod gptq;
+mod gptq_block;
 mod gptq_plan;
 mod hessian;
 mod lanes;
@@ -21,6 +23,8 @@ pub mod reference;
 mod row_shift;
 mod scale;
 mod simd;
+#[cfg(target_arch = "x86_64")]
+mod simd_x86;
 mod weight;
 
 pub use error::{ErrorStats, RowError, error_stats};
@@ -29,7 +33,7 @@ pub use gptq_plan::{GptqConfig, GptqPlan};
 pub use hessian::{Hessian, importance_of_columns, importance_of_states};
 pub use row_shift::row_shift;
 pub use scale::{QuantizeConfig, ScaleRule, global_scale};
-pub use weight::{Weight, amax, find_non_finite};
+pub use weight::{Weight, amax, amax_of_row, find_non_finite};
 
 use rayon::prelude::*;
 
@@ -63,18 +67,48 @@ pub fn quantize_rows<W: Weight>(
     codes: &mut [u8],
     block_scales: &mut [u8],
 ) {
+    quantize::<W, false>(weights, k, global_scale, config, codes, block_scales);
+}
+
+/// [`quantize_rows`] and the [`error_stats`] of its result, in one pass.
+///
+/// # Panics
+/// As [`quantize_rows`].
+pub fn quantize_rows_measured<W: Weight>(
+    weights: &[W],
+    k: usize,
+    global_scale: f32,
+    config: &QuantizeConfig,
+    codes: &mut [u8],
+    block_scales: &mut [u8],
+) -> ErrorStats {
+    quantize::<W, true>(weights, k, global_scale, config, codes, block_scales)
+}
+
+fn quantize<W: Weight, const MEASURED: bool>(
+    weights: &[W],
+    k: usize,
+    global_scale: f32,
+    config: &QuantizeConfig,
+    codes: &mut [u8],
+    block_scales: &mut [u8],
+) -> ErrorStats {
     check_shape(weights.len(), k, codes.len(), block_scales.len(), config.importance);
     if k == 0 {
-        return;
+        return ErrorStats::default();
     }
     let rows = rows_per_task(k);
-    weights
+    let parts: Vec<ErrorStats> = weights
         .par_chunks(rows * k)
         .zip(codes.par_chunks_mut(rows * k / 2))
         .zip(block_scales.par_chunks_mut(rows * k / BLOCK))
-        .for_each(|((weights, codes), scales)| {
-            lanes::quantize_rows(weights, k, global_scale, config, codes, scales);
-        });
+        .map(|((weights, codes), scales)| {
+            lanes::quantize_rows::<W, MEASURED>(weights, k, global_scale, config, codes, scales)
+        })
+        .collect();
+    let mut stats = ErrorStats::default();
+    parts.iter().for_each(|part| stats.merge(part));
+    stats
 }
 
 /// Decodes `codes` `[n, k/2]` and `block_scales` `[n, k/16]` into `out` `[n, k]`. The product of code and block scale is

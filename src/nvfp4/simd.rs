@@ -5,7 +5,12 @@
 //! Every operation is one IEEE operation a lane; there is no fused multiply-add, so all three give the same bits.
 #![expect(unsafe_code, reason = "vector intrinsics, in functions compiled for them")]
 
-use super::e2m1;
+#[cfg(target_arch = "x86_64")]
+use super::simd_x86::{Avx2, Avx512};
+use super::{
+    BLOCK, e2m1,
+    lanes::{Columns, MAX_LANES},
+};
 
 /// A computation written over [`Simd`]. `run` must be `#[inline(always)]`, to be compiled for each processor.
 pub(super) trait Kernel {
@@ -137,6 +142,53 @@ pub(super) trait Simd: Copy {
     fn any(a: Self::M) -> bool;
     fn select(mask: Self::M, yes: Self::F, no: Self::F) -> Self::F;
     fn select_u(mask: Self::M, yes: Self::U, no: Self::U) -> Self::U;
+
+    /// A vector of whole blocks of BF16 bits, transposed and widened.
+    #[inline(always)]
+    fn transpose_bf16(bits: &[u16], columns: &mut Columns) {
+        for (lane, block) in bits.chunks_exact(BLOCK).take(Self::LANES).enumerate() {
+            for (column, &bits) in columns.iter_mut().zip(block) {
+                column[lane] = f32::from_bits(u32::from(bits) << 16);
+            }
+        }
+    }
+
+    /// The codes of a vector of blocks, eight bytes each: elements 0..8 of every block, and 8..16.
+    #[inline(always)]
+    fn load_codes(bytes: &[u8]) -> [Self::U; 2] {
+        let mut words = [[0; MAX_LANES]; 2];
+        for (lane, block) in bytes.as_chunks::<{ BLOCK / 2 }>().0.iter().take(Self::LANES).enumerate() {
+            let word = u64::from_le_bytes(*block);
+            (words[0][lane], words[1][lane]) = (word as u32, (word >> 32) as u32);
+        }
+        words.map(|word| Self::load_u(&word))
+    }
+
+    /// The reverse of [`Simd::load_codes`].
+    #[inline(always)]
+    fn store_codes(words: [Self::U; 2], bytes: &mut [u8]) {
+        let mut lanes = [[0; MAX_LANES]; 2];
+        lanes.iter_mut().zip(words).for_each(|(lanes, word)| Self::store_u(word, lanes));
+        for (lane, block) in bytes.chunks_exact_mut(BLOCK / 2).take(Self::LANES).enumerate() {
+            block.copy_from_slice(&(u64::from(lanes[0][lane]) | u64::from(lanes[1][lane]) << 32).to_le_bytes());
+        }
+    }
+
+    /// A byte a lane.
+    #[inline(always)]
+    fn load_bytes(bytes: &[u8]) -> Self::U {
+        let mut lanes = [0; MAX_LANES];
+        lanes.iter_mut().zip(bytes).for_each(|(lane, &byte)| *lane = u32::from(byte));
+        Self::load_u(&lanes)
+    }
+
+    /// The reverse of [`Simd::load_bytes`]; the numbers are below 256.
+    #[inline(always)]
+    fn store_bytes(x: Self::U, bytes: &mut [u8]) {
+        let mut lanes = [0; MAX_LANES];
+        Self::store_u(x, &mut lanes);
+        bytes.iter_mut().zip(lanes).for_each(|(byte, lane)| *byte = lane as u8);
+    }
 }
 
 /// Arrays of eight lanes.
@@ -216,157 +268,5 @@ impl Simd for Portable {
     #[inline(always)]
     fn shr<const N: u32>(a: [u32; 8]) -> [u32; 8] {
         map(a, |a| a >> N)
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-pub(super) use x86::{Avx2, Avx512};
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use std::arch::x86_64::*;
-
-    use super::Simd;
-    use crate::nvfp4::e2m1;
-
-    /// Eight lanes. Methods may only run where AVX2 is: [`super::dispatch`] sees to it.
-    #[derive(Clone, Copy)]
-    pub(in super::super) struct Avx2;
-    /// Sixteen lanes. Methods may only run where AVX-512 F, BW, DQ and VL are: [`super::dispatch`] sees to it.
-    #[derive(Clone, Copy)]
-    pub(in super::super) struct Avx512;
-
-    /// One intrinsic a method. The caller of the trait has checked the processor.
-    macro_rules! intrinsics {
-        ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {
-            $(#[inline(always)] fn $name($($arg: $ty),*) -> $out {
-                // SAFETY: `dispatch` names this type only in a function compiled for its features, and calls that
-                // only where the processor has them.
-                unsafe { $body }
-            })*
-        };
-    }
-
-    impl Simd for Avx2 {
-        const LANES: usize = 8;
-        type F = __m256;
-        type U = __m256i;
-        type M = __m256;
-
-        intrinsics! {
-            splat(x: f32) -> __m256 = _mm256_set1_ps(x);
-            splat_u(x: u32) -> __m256i = _mm256_set1_epi32(x as i32);
-            load(from: &[f32]) -> __m256 = _mm256_loadu_ps(from[..8].as_ptr());
-            load_u(from: &[u32]) -> __m256i = _mm256_loadu_si256(from[..8].as_ptr().cast());
-            store(x: __m256, to: &mut [f32]) -> () = _mm256_storeu_ps(to[..8].as_mut_ptr(), x);
-            e2m1(codes: __m256i) -> __m256 = {
-                // The permutation reads the lowest three bits of each lane.
-                let magnitude = _mm256_permutevar8x32_ps(_mm256_loadu_ps(e2m1::MAGNITUDES.as_ptr()), codes);
-                let sign = _mm256_slli_epi32::<28>(_mm256_and_si256(codes, _mm256_set1_epi32(8)));
-                _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign))
-            };
-            store_u(x: __m256i, to: &mut [u32]) -> () = _mm256_storeu_si256(to[..8].as_mut_ptr().cast(), x);
-            add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
-            sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
-            mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
-            div(a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
-            min(a: __m256, b: __m256) -> __m256 = _mm256_min_ps(a, b);
-            max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
-            bits(a: __m256) -> __m256i = _mm256_castps_si256(a);
-            from_bits(a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
-            to_float(a: __m256i) -> __m256 = _mm256_cvtepi32_ps(a);
-            and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
-            or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
-            add_u(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
-            sub_u(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi32(a, b);
-            min_u(a: __m256i, b: __m256i) -> __m256i = _mm256_min_epi32(a, b);
-            max_u(a: __m256i, b: __m256i) -> __m256i = _mm256_max_epi32(a, b);
-            lt(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
-            le(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LE_OQ>(a, b);
-            lt_u(a: __m256i, b: __m256i) -> __m256 = _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a));
-            both(a: __m256, b: __m256) -> __m256 = _mm256_and_ps(a, b);
-            except(a: __m256, b: __m256) -> __m256 = _mm256_andnot_ps(b, a);
-            any(a: __m256) -> bool = _mm256_movemask_ps(a) != 0;
-            select(mask: __m256, yes: __m256, no: __m256) -> __m256 = _mm256_blendv_ps(no, yes, mask);
-            select_u(mask: __m256, yes: __m256i, no: __m256i) -> __m256i = _mm256_castps_si256(
-                _mm256_blendv_ps(_mm256_castsi256_ps(no), _mm256_castsi256_ps(yes), mask));
-        }
-
-        #[inline(always)]
-        fn shl<const N: u32>(a: __m256i) -> __m256i {
-            // SAFETY: as above.
-            unsafe { _mm256_sll_epi32(a, _mm_cvtsi32_si128(N as i32)) }
-        }
-
-        #[inline(always)]
-        fn shr<const N: u32>(a: __m256i) -> __m256i {
-            // SAFETY: as above.
-            unsafe { _mm256_srl_epi32(a, _mm_cvtsi32_si128(N as i32)) }
-        }
-    }
-
-    impl Simd for Avx512 {
-        const LANES: usize = 16;
-        type F = __m512;
-        type U = __m512i;
-        type M = __mmask16;
-
-        intrinsics! {
-            splat(x: f32) -> __m512 = _mm512_set1_ps(x);
-            splat_u(x: u32) -> __m512i = _mm512_set1_epi32(x as i32);
-            load(from: &[f32]) -> __m512 = _mm512_loadu_ps(from[..16].as_ptr());
-            load_u(from: &[u32]) -> __m512i = _mm512_loadu_si512(from[..16].as_ptr().cast());
-            store(x: __m512, to: &mut [f32]) -> () = _mm512_storeu_ps(to[..16].as_mut_ptr(), x);
-            // The permutation reads the lowest four bits of each lane.
-            e2m1(codes: __m512i) -> __m512 = _mm512_permutexvar_ps(codes, _mm512_loadu_ps(e2m1::VALUES.as_ptr()));
-            store_u(x: __m512i, to: &mut [u32]) -> () = _mm512_storeu_si512(to[..16].as_mut_ptr().cast(), x);
-            add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
-            sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
-            mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
-            div(a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
-            min(a: __m512, b: __m512) -> __m512 = _mm512_min_ps(a, b);
-            max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
-            bits(a: __m512) -> __m512i = _mm512_castps_si512(a);
-            from_bits(a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
-            to_float(a: __m512i) -> __m512 = _mm512_cvtepi32_ps(a);
-            and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
-            or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
-            add_u(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
-            sub_u(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi32(a, b);
-            min_u(a: __m512i, b: __m512i) -> __m512i = _mm512_min_epi32(a, b);
-            max_u(a: __m512i, b: __m512i) -> __m512i = _mm512_max_epi32(a, b);
-            lt(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);
-            le(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(a, b);
-            lt_u(a: __m512i, b: __m512i) -> __mmask16 = _mm512_cmplt_epi32_mask(a, b);
-            select(mask: __mmask16, yes: __m512, no: __m512) -> __m512 = _mm512_mask_blend_ps(mask, no, yes);
-            select_u(mask: __mmask16, yes: __m512i, no: __m512i) -> __m512i = _mm512_mask_blend_epi32(mask, no, yes);
-        }
-
-        #[inline(always)]
-        fn both(a: __mmask16, b: __mmask16) -> __mmask16 {
-            a & b
-        }
-
-        #[inline(always)]
-        fn except(a: __mmask16, b: __mmask16) -> __mmask16 {
-            a & !b
-        }
-
-        #[inline(always)]
-        fn any(a: __mmask16) -> bool {
-            a != 0
-        }
-
-        #[inline(always)]
-        fn shl<const N: u32>(a: __m512i) -> __m512i {
-            // SAFETY: as above.
-            unsafe { _mm512_slli_epi32::<N>(a) }
-        }
-
-        #[inline(always)]
-        fn shr<const N: u32>(a: __m512i) -> __m512i {
-            // SAFETY: as above.
-            unsafe { _mm512_srli_epi32::<N>(a) }
-        }
     }
 }

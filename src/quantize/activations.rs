@@ -4,7 +4,10 @@
 //! The shape says what it is: `[k]` the mean of x_k^2; `[k, k]` in F32 or F64 the mean of x x^T (the number of states in
 //! the metadata, `n_states.NAME`); `[n, k]` raw inputs. `draftfast_vllm.collect` writes all three.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use half::{bf16, f16};
@@ -15,7 +18,7 @@ use crate::{
     checksum::sha256_file,
     error::Hint,
     input::open_file,
-    nvfp4::{Hessian, importance_of_states},
+    nvfp4::{GptqConfig, GptqPlan, Hessian, importance_of_states},
     report::Progress,
 };
 
@@ -30,11 +33,16 @@ pub struct Activations {
 
 /// What the file has for one linear.
 #[derive(Debug)]
-pub enum Measured {
+pub enum Measured<'a> {
     /// E[x_k^2], `[k]`.
     Importance(Vec<f32>),
-    /// E[x x^T], `[k, k]`.
-    SecondMoments(Hessian),
+    /// E[x x^T], `[k, k]`, left in the file: for the widest linears it is larger than memory should be.
+    SecondMoments {
+        /// F32 or F64.
+        matrix: Tensor<'a>,
+        /// The number of states behind it.
+        n_states: usize,
+    },
     /// Raw inputs, `[n, k]`.
     States(Vec<f32>),
 }
@@ -56,29 +64,33 @@ impl Activations {
     ///
     /// # Errors
     /// The tensor does not have the matrix's number of columns, or has values that are not finite or negative moments.
-    pub fn measured(&self, matrix: &Matrix) -> Result<Option<Measured>> {
+    pub fn measured(&self, matrix: &Matrix) -> Result<Option<Measured<'_>>> {
         let Some(tensor) = self.tensor(matrix)? else { return Ok(None) };
         let at = || format!("`{}`: tensor `{}`", self.path.display(), tensor.name);
-        let values = floats(&tensor)?;
-        if let Some(bad) = values.iter().position(|x| !x.is_finite()) {
-            bail!("{} has {} at element {bad}", at(), values[bad]);
-        }
         let k = matrix.k;
         let measured = match *tensor.shape {
             [columns] if columns == k => {
+                let values = self.finite(&tensor)?;
                 ensure!(values.iter().all(|&x| x >= 0.0), "{} has a negative second moment", at());
                 Measured::Importance(importance(&values))
             }
             [rows, columns] if rows == k && columns == k && is_moment_dtype(tensor.dtype) => {
                 let n_states = self.file.metadata().get(&format!("n_states.{}", tensor.name));
                 let n_states = n_states.and_then(|n| n.parse().ok()).unwrap_or(k);
-                let matrix = values.into_iter().map(f64::from).collect();
-                Measured::SecondMoments(Hessian::from_matrix(matrix, k, n_states)?)
+                Measured::SecondMoments { matrix: tensor, n_states }
             }
-            [n_states, columns] if n_states > 0 && columns == k => Measured::States(values),
+            [n_states, columns] if n_states > 0 && columns == k => Measured::States(self.finite(&tensor)?),
             _ => bail!("{} has shape {:?}, expected [{k}], [{k}, {k}] or [states, {k}]", at(), tensor.shape),
         };
         Ok(Some(measured))
+    }
+
+    fn finite(&self, tensor: &Tensor<'_>) -> Result<Vec<f32>> {
+        let values = floats(tensor)?;
+        if let Some(bad) = values.iter().position(|x| !x.is_finite()) {
+            bail!("`{}`: tensor `{}` has {} at element {bad}", self.path.display(), tensor.name, values[bad]);
+        }
+        Ok(values)
     }
 
     fn tensor(&self, matrix: &Matrix) -> Result<Option<Tensor<'_>>> {
@@ -90,26 +102,61 @@ impl Activations {
     }
 }
 
-impl Measured {
+impl Measured<'_> {
     /// E[x_k^2] over the largest.
-    pub fn importance(&self, k: usize) -> Vec<f32> {
-        match self {
-            Self::Importance(importance) => importance.clone(),
-            Self::SecondMoments(hessian) => hessian.importance(),
-            Self::States(states) => importance_of_states(states, k),
-        }
-    }
-
-    /// E[x x^T]; `None` when only its diagonal was measured.
     ///
     /// # Errors
-    /// As [`Hessian::from_states`].
-    pub fn hessian(self, k: usize) -> Result<Option<Hessian>> {
+    /// A second moment is negative or not finite.
+    pub fn importance(&self, k: usize) -> Result<Vec<f32>> {
+        Ok(match self {
+            Self::Importance(importance) => importance.clone(),
+            Self::States(states) => importance_of_states(states, k),
+            Self::SecondMoments { matrix, .. } => {
+                let diagonal: Vec<f32> = (0..k).map(|i| element(matrix, i * (k + 1)) as f32).collect();
+                if let Some(column) = diagonal.iter().position(|x| !x.is_finite() || *x < 0.0) {
+                    bail!(
+                        "`{}`: tensor `{}` has the second moment {} of column {column}",
+                        matrix.file,
+                        matrix.name,
+                        diagonal[column]
+                    );
+                }
+                importance(&diagonal)
+            }
+        })
+    }
+
+    /// The plan of error feedback; `None` when only E[x_k^2] was measured. Hessians are made a panel of columns at a time.
+    ///
+    /// # Errors
+    /// As [`GptqPlan::by_panels`].
+    pub fn gptq_plan(&self, k: usize, config: &GptqConfig) -> Result<Option<GptqPlan>> {
+        let hessian_of = |columns: Range<usize>| match self {
+            Self::SecondMoments { matrix, n_states } => {
+                let rows = columns.clone().flat_map(|i| columns.clone().map(move |j| element(matrix, i * k + j)));
+                Hessian::from_matrix(rows.collect(), columns.len(), *n_states)
+                    .with_context(|| format!("`{}`: tensor `{}`", matrix.file, matrix.name))
+            }
+            Self::States(states) if columns.len() == k => Hessian::from_states(states, k),
+            Self::States(states) => {
+                let part: Vec<f32> =
+                    states.chunks_exact(k).flat_map(|state| &state[columns.clone()]).copied().collect();
+                Hessian::from_states(&part, columns.len())
+            }
+            Self::Importance(_) => bail!("means of squares are no second-moment matrix"),
+        };
         match self {
             Self::Importance(_) => Ok(None),
-            Self::SecondMoments(hessian) => Ok(Some(hessian)),
-            Self::States(states) => Hessian::from_states(&states, k).map(Some),
+            _ => GptqPlan::by_panels(k, config, hessian_of, &Progress::silent()).map(Some),
         }
+    }
+}
+
+/// Element `at` of an F32 or F64 tensor.
+fn element(tensor: &Tensor<'_>, at: usize) -> f64 {
+    match tensor.dtype {
+        Dtype::F64 => tensor.data.as_chunks().0.get(at).map_or(f64::NAN, |&bytes| f64::from_le_bytes(bytes)),
+        _ => tensor.data.as_chunks().0.get(at).map_or(f64::NAN, |&bytes| f64::from(f32::from_le_bytes(bytes))),
     }
 }
 

@@ -21,8 +21,11 @@ use crate::{
     vocab::DraftVocab,
 };
 
-/// Weights in a tile: 2 MiB of BF16, which stays in a core's cache between the gather, the codes and the error figures.
-const TILE_WEIGHTS: usize = 1 << 20;
+/// Weights in a tile: 256 KiB of BF16, which stays in a core's cache between the gather and the codes.
+const TILE_WEIGHTS: usize = 1 << 17;
+/// Weights in a tile where starting one costs more than a cache miss: a card's kernel, or a pass over the plan of error
+/// feedback.
+const LARGE_TILE_WEIGHTS: usize = 1 << 20;
 
 /// A matrix to quantize.
 #[derive(Debug, Clone)]
@@ -106,7 +109,11 @@ impl Matrix {
 
     /// The rows of each tile.
     pub fn tiles(&self) -> Vec<Range<usize>> {
-        let rows = TILE_WEIGHTS.div_ceil(self.k.max(1));
+        self.tiles_of(TILE_WEIGHTS)
+    }
+
+    fn tiles_of(&self, n_weights: usize) -> Vec<Range<usize>> {
+        let rows = n_weights.div_ceil(self.k.max(1));
         (0..self.n.div_ceil(rows)).map(|i| i * rows..((i + 1) * rows).min(self.n)).collect()
     }
 
@@ -122,13 +129,15 @@ impl Matrix {
     pub(super) fn amax(&self, source: &SourceMatrix<'_>, progress: &Progress) -> Result<f32> {
         let largest = self.tiles().into_par_iter().map(|rows| {
             interrupt::check()?;
-            let amax = match self.read(source, rows.clone())? {
+            progress.advance((rows.len() * self.k * 2) as u64);
+            if let Some(amax) = source.bf16_amax(self.row_ids.as_deref(), &rows, self.k)? {
+                return Ok(amax);
+            }
+            match self.read(source, rows.clone())? {
                 Tile::Bf16(tile) => self.tile_amax(source, &rows, &tile),
                 Tile::F16(tile) => self.tile_amax(source, &rows, &tile),
                 Tile::F32(tile) => self.tile_amax(source, &rows, &tile),
-            };
-            progress.advance((rows.len() * self.k * 2) as u64);
-            amax
+            }
         });
         largest.try_reduce(|| 0.0, |a, b| Ok(a.max(b)))
     }
@@ -194,7 +203,9 @@ impl Matrix {
             (Device::Cuda(gpu), Some(config)) => Some(Quantizer::new(gpu, self.k, &config)?),
             _ => None,
         };
-        let stats = self.tiles().into_par_iter().map(|rows| {
+        let is_plain = quantizer.is_none() && matches!(method, Method::Nearest { .. });
+        let tiles = self.tiles_of(if is_plain { TILE_WEIGHTS } else { LARGE_TILE_WEIGHTS });
+        let stats = tiles.into_par_iter().map(|rows| {
             interrupt::check()?;
             let tile = self.read(source, rows.clone())?;
             let packed = quantizer.as_ref().map(|quantizer| on_gpu(quantizer, &tile, global_scale)).transpose()?;
@@ -219,11 +230,22 @@ impl Matrix {
         packed: Option<(Vec<u8>, Vec<u8>)>,
         drafter: &DrafterFile,
     ) -> Result<ErrorStats> {
-        let (codes, block_scales) = packed.unwrap_or_else(|| method.quantize(tile, self.k, global_scale));
+        let k = self.k;
+        let (codes, block_scales, stats) = match packed {
+            Some((codes, block_scales)) => {
+                let stats = nvfp4::error_stats(tile, &codes, &block_scales, k, global_scale, method.importance());
+                (codes, block_scales, stats)
+            }
+            None => {
+                let (mut codes, mut block_scales) = (vec![0; tile.len() / 2], vec![0; tile.len() / BLOCK]);
+                let stats = method.quantize(tile, k, global_scale, &mut codes, &mut block_scales);
+                (codes, block_scales, stats)
+            }
+        };
         let first = rows.start * self.k;
         drafter.write_at(&format!("{}.weight", self.name), (first / 2) as u64, &codes)?;
         drafter.write_at(&format!("{}.weight_scale", self.name), (first / BLOCK) as u64, &block_scales)?;
-        Ok(nvfp4::error_stats(tile, &codes, &block_scales, self.k, global_scale, method.importance()))
+        Ok(stats)
     }
 }
 

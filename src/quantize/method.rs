@@ -6,7 +6,7 @@ use half::bf16;
 use super::{Activations, Matrix, Measured, SourceMatrix, Tile};
 use crate::{
     error::advise,
-    nvfp4::{self, BLOCK, GptqConfig, GptqPlan, QuantizeConfig, ScaleRule, Weight},
+    nvfp4::{self, ErrorStats, GptqConfig, GptqPlan, QuantizeConfig, ScaleRule, Weight},
     report::Progress,
 };
 
@@ -80,15 +80,15 @@ impl QuantizeOptions {
             Importance::Columns => None,
             Importance::Measured(activations) => match activations.measured(matrix)? {
                 None => None,
-                Some(measured) if self.rounding == Rounding::Gptq => {
-                    let importance = measured.importance(matrix.k);
-                    if let Some(hessian) = measured.hessian(matrix.k)? {
-                        let plan = Box::new(GptqPlan::new(&hessian, &GptqConfig::default(), &Progress::silent())?);
-                        return Ok(Method::Gptq { plan, importance });
+                Some(measured) => {
+                    let importance = measured.importance(matrix.k)?;
+                    if self.rounding == Rounding::Gptq
+                        && let Some(plan) = measured.gptq_plan(matrix.k, &GptqConfig::default())?
+                    {
+                        return Ok(Method::Gptq { plan: Box::new(plan), importance });
                     }
                     Some(importance)
                 }
-                Some(measured) => Some(measured.importance(matrix.k)),
             },
         };
         let rule = asked.unwrap_or(if measured.is_some() { ScaleRule::Mse } else { ScaleRule::FourSix });
@@ -174,22 +174,32 @@ impl Method {
     /// What nearest rounding needs to know; `None` for error feedback.
     pub fn config(&self) -> Option<QuantizeConfig<'_>> {
         let Self::Nearest { rule, importance } = self else { return None };
-        // Byte for byte ModelOpt's rule, `max` alone may give block scales that kernels flush to zero.
-        let kernel_safe = *rule != ScaleRule::Max;
-        Some(QuantizeConfig { rule: *rule, importance: importance.as_deref(), kernel_safe })
+        Some(nearest(*rule, importance.as_deref()))
     }
 
-    /// Quantizes a tile of rows; returns codes and block scales.
-    pub fn quantize<W: Weight>(&self, tile: &[W], k: usize, global_scale: f32) -> (Vec<u8>, Vec<u8>) {
-        let (mut codes, mut block_scales) = (vec![0; tile.len() / 2], vec![0; tile.len() / BLOCK]);
+    /// Quantizes a tile of rows into `codes` and `block_scales`; returns the error figures.
+    pub fn quantize<W: Weight>(
+        &self,
+        tile: &[W],
+        k: usize,
+        global_scale: f32,
+        codes: &mut [u8],
+        block_scales: &mut [u8],
+    ) -> ErrorStats {
         match self {
-            Self::Gptq { plan, .. } => nvfp4::gptq_rows(tile, k, global_scale, plan, &mut codes, &mut block_scales),
-            Self::Nearest { .. } => {
-                if let Some(config) = self.config() {
-                    nvfp4::quantize_rows(tile, k, global_scale, &config, &mut codes, &mut block_scales);
-                }
+            Self::Nearest { rule, importance } => {
+                let config = nearest(*rule, importance.as_deref());
+                nvfp4::quantize_rows_measured(tile, k, global_scale, &config, codes, block_scales)
+            }
+            Self::Gptq { plan, importance } => {
+                nvfp4::gptq_rows(tile, k, global_scale, plan, codes, block_scales);
+                nvfp4::error_stats(tile, codes, block_scales, k, global_scale, Some(importance))
             }
         }
-        (codes, block_scales)
     }
+}
+
+fn nearest(rule: ScaleRule, importance: Option<&[f32]>) -> QuantizeConfig<'_> {
+    // Byte for byte ModelOpt's rule, `max` alone may give block scales that kernels flush to zero.
+    QuantizeConfig { rule, importance, kernel_safe: rule != ScaleRule::Max }
 }

@@ -26,10 +26,10 @@ pub use tile::{SourceMatrix, Tile};
 
 use crate::{
     checkpoint::{Checkpoint, Recipe, Source},
+    checksum::tree_sha256,
     gpu::Device,
     interrupt,
     nvfp4::ErrorStats,
-    output::hex,
     report::Progress,
     sidecar::{DrafterFile, OutputTensor},
     vocab::DraftVocab,
@@ -57,8 +57,8 @@ pub struct Sources<'a> {
 pub struct Quantized {
     /// By sidecar name, without `.weight`; a matrix that was NVFP4 already has no figures.
     pub matrices: BTreeMap<String, QuantizedMatrix>,
-    /// sha256 of every source tensor that was read, by its name.
-    pub source_sha256: BTreeMap<String, String>,
+    /// [`tree_sha256`] of every source tensor that was read, by its name.
+    pub source_tree_sha256: BTreeMap<String, String>,
 }
 
 /// Figures of one quantized matrix.
@@ -145,7 +145,7 @@ pub fn run(
     );
     // The figures' error first: it names a weight, where the digests' can only be an interruption.
     let matrices = figures?;
-    Ok(Quantized { matrices, source_sha256: digests? })
+    Ok(Quantized { matrices, source_tree_sha256: digests? })
 }
 
 fn quantize_all(
@@ -219,7 +219,7 @@ fn source_names<'a>(recipe: &'a Recipe, matrices: &'a [Matrix]) -> Vec<(&'a str,
     matrices.iter().flat_map(of_matrix).chain(kept).collect()
 }
 
-/// sha256 of the bytes of every tensor named.
+/// The [`tree_sha256`] of every tensor named.
 ///
 /// # Errors
 /// A tensor is missing, or the run was interrupted.
@@ -232,20 +232,9 @@ pub fn hash_sources(
         .into_par_iter()
         .map(|(name, source)| {
             let tensor = sources.pick(source).tensor(name)?;
-            Ok((name.to_owned(), sha256_of(tensor.data, progress)?))
+            Ok((name.to_owned(), tree_sha256(tensor.data, progress)?))
         })
         .collect()
-}
-
-fn sha256_of(bytes: &[u8], progress: &Progress) -> Result<String> {
-    use sha2::Digest;
-    let mut sha256 = sha2::Sha256::new();
-    for part in bytes.chunks(1 << 22) {
-        interrupt::check()?;
-        sha256.update(part);
-        progress.advance(part.len() as u64);
-    }
-    Ok(hex(&sha256.finalize()))
 }
 
 impl<'a> Sources<'a> {

@@ -7,7 +7,10 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::fp8::Fp8Scale;
-use crate::{checkpoint::Tensor, nvfp4::Weight};
+use crate::{
+    checkpoint::Tensor,
+    nvfp4::{Weight, amax_of_row},
+};
 
 /// A tile of rows, row-major.
 #[derive(Debug)]
@@ -44,6 +47,23 @@ impl<'a> SourceMatrix<'a> {
             row.iter_mut().zip(shift).for_each(|(w, shift)| *w -= shift);
         }
         Ok(Tile::F32(shifted))
+    }
+
+    /// The largest magnitude of `rows`, when they are BF16 as they lie in the file: then nothing needs to be gathered.
+    pub fn bf16_amax(&self, row_ids: Option<&[u32]>, rows: &Range<usize>, k: usize) -> Result<Option<f32>> {
+        if self.tensor.dtype != Dtype::BF16 || self.row_shift.is_some() {
+            return Ok(None);
+        }
+        let mut largest = 0f32;
+        for row in rows.clone() {
+            let row = row_ids.map_or(row, |ids| ids[row] as usize);
+            let amax = amax_of_row(&self.tensor.bf16(row * k..(row + 1) * k)?);
+            if !amax.is_finite() {
+                return Ok(None);
+            }
+            largest = largest.max(amax);
+        }
+        Ok(Some(largest))
     }
 
     fn read_unshifted(&self, row_ids: Option<&[u32]>, rows: Range<usize>, k: usize) -> Result<Tile<'a>> {

@@ -91,7 +91,7 @@ impl DrafterFile {
             .with_context(|| format!("`{DRAFTER_NAME}`: cannot write tensor `{name}`"))
     }
 
-    /// Writes the header with its final metadata and syncs; returns the path.
+    /// Writes the header with its final metadata; returns the path.
     ///
     /// # Errors
     /// A metadata value has another length than was planned, or the disk is full.
@@ -102,7 +102,6 @@ impl DrafterFile {
         }
         let say = || format!("`{DRAFTER_NAME}`: cannot write");
         self.file.write_all_at(&header, 0).with_context(say)?;
-        self.file.sync_all().with_context(say)?;
         Ok(self.path)
     }
 }

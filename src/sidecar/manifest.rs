@@ -48,8 +48,8 @@ pub struct TargetRecord {
     pub head_tensor: String,
     /// Whether that is the embedding (tied weights).
     pub tied: bool,
-    /// sha256 of the whole tensor's bytes.
-    pub head_sha256: String,
+    /// [`tree_sha256`](crate::checksum::tree_sha256) of the whole tensor.
+    pub head_tree_sha256: String,
     /// Files of the model folder, by name.
     pub files: BTreeMap<String, FileRecord>,
     /// Files of the second model folder that the MTP tensors were taken from, when there is one.
@@ -100,8 +100,8 @@ pub struct RecipeRecord {
 pub struct ScaleSource {
     /// The tensor, in the same checkpoint.
     pub source: String,
-    /// sha256 of its bytes.
-    pub source_sha256: String,
+    /// [`tree_sha256`](crate::checksum::tree_sha256) of its bytes.
+    pub source_tree_sha256: String,
 }
 
 /// One tensor's way into the sidecar.
@@ -111,8 +111,8 @@ pub struct TensorRecord {
     pub source: String,
     /// The shard that holds it.
     pub source_file: String,
-    /// sha256 of the source tensor's bytes.
-    pub source_sha256: String,
+    /// [`tree_sha256`](crate::checksum::tree_sha256) of the source tensor's bytes.
+    pub source_tree_sha256: String,
     /// Its multipliers when it is FP8; block scales and global scale when it is NVFP4 already.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scales: Vec<ScaleSource>,

@@ -38,8 +38,8 @@ pub mod metadata {
     pub const FORMAT: &str = "format";
     /// [`super::FORMAT_VERSION`].
     pub const DRAFTFAST_FORMAT: &str = "draftfast.format";
-    /// sha256 of the target's head tensor.
-    pub const HEAD_SHA256: &str = "draftfast.lm_head_sha256";
+    /// [`tree_sha256`](crate::checksum::tree_sha256) of the target's head tensor.
+    pub const HEAD_TREE_SHA256: &str = "draftfast.lm_head_tree_sha256";
     /// sha256 of the kept ids.
     pub const VOCABULARY_SHA256: &str = "draftfast.vocabulary_sha256";
     /// `true` when the logits of the draft head are shifted (see [`crate::quantize::ROW_SHIFT`]); absent otherwise.

@@ -102,7 +102,7 @@ fn check_metadata(
     );
     for (key, expected) in [
         (metadata::DRAFTFAST_FORMAT, FORMAT_VERSION.to_string().as_str()),
-        (metadata::HEAD_SHA256, &manifest.target.head_sha256),
+        (metadata::HEAD_TREE_SHA256, &manifest.target.head_tree_sha256),
         (metadata::VOCABULARY_SHA256, &vocab_sha256),
         (metadata::MANIFEST_SHA256, manifest_sha256),
     ] {

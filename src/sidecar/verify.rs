@@ -163,9 +163,9 @@ fn check_token_ids(sidecar: &Sidecar) -> Result<()> {
 /// The source tensors are those that the sidecar was made from.
 fn check_digests(sidecar: &Sidecar, sources: Sources<'_>, progress: &Progress) -> Result<()> {
     let records = || sidecar.manifest.tensors.values();
-    let tensors = records().map(|record| (record, &record.source, &record.source_sha256));
+    let tensors = records().map(|record| (record, &record.source, &record.source_tree_sha256));
     let scales = records()
-        .flat_map(|record| record.scales.iter().map(move |scale| (record, &scale.source, &scale.source_sha256)));
+        .flat_map(|record| record.scales.iter().map(move |scale| (record, &scale.source, &scale.source_tree_sha256)));
     let expected: Vec<_> = tensors.chain(scales).collect();
     let names = expected.iter().map(|(record, name, _)| (name.as_str(), source(record)));
     let digests = hash_sources(names.collect(), sources, progress)?;
@@ -173,13 +173,13 @@ fn check_digests(sidecar: &Sidecar, sources: Sources<'_>, progress: &Progress) -
         let found = &digests[name];
         ensure!(
             found == sha256,
-            "`{}`: tensor `{name}` has changed since the sidecar was made: sha256 `{found}`, expected `{sha256}`",
+            "`{}`: tensor `{name}` has changed since the sidecar was made: tree sha256 `{found}`, expected `{sha256}`",
             record.source_file,
         );
     }
     let head = &sidecar.manifest.target;
     ensure!(
-        digests.get(&head.head_tensor) == Some(&head.head_sha256),
+        digests.get(&head.head_tensor) == Some(&head.head_tree_sha256),
         "tensor `{}` of the target is not the one the sidecar was made from",
         head.head_tensor
     );

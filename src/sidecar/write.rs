@@ -57,14 +57,14 @@ pub fn write(parts: &SidecarParts<'_>, staged: &StagedDir, progress: &Progress) 
         metadata.insert(metadata::ROW_SHIFT.to_owned(), "true".to_owned());
     }
     let tensors = quantize::output_tensors(recipe, vocab, *sources, options)?;
-    let known_last = [metadata::HEAD_SHA256, metadata::MANIFEST_SHA256];
+    let known_last = [metadata::HEAD_TREE_SHA256, metadata::MANIFEST_SHA256];
     let drafter = DrafterFile::create(staged.path(), tensors, &metadata, &known_last)?;
     let quantized = quantize::run(recipe, vocab, *sources, options, device, &drafter, progress)?;
 
     let manifest = manifest(parts, &quantized)?;
     let text = serde_json::to_string_pretty(&manifest).context("cannot encode the manifest")? + "\n";
     let manifest_sha256 = staged.write(MANIFEST_NAME, text.as_bytes())?;
-    metadata.insert(metadata::HEAD_SHA256.to_owned(), manifest.target.head_sha256.clone());
+    metadata.insert(metadata::HEAD_TREE_SHA256.to_owned(), manifest.target.head_tree_sha256.clone());
     metadata.insert(metadata::MANIFEST_SHA256.to_owned(), manifest_sha256);
     drafter.finish(&metadata)?;
 
@@ -92,7 +92,7 @@ fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest>
         let record = TensorRecord {
             source: kept.name.clone(),
             source_file: tensor.file.to_owned(),
-            source_sha256: quantized.source_sha256[&kept.name].clone(),
+            source_tree_sha256: quantized.source_tree_sha256[&kept.name].clone(),
             scales: Vec::new(),
             mtp_from: kept.source == Source::MtpFrom,
             from: tensor.dtype.to_string(),
@@ -113,7 +113,7 @@ fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest>
             hidden_size: recipe.hidden_size,
             head_tensor: recipe.head.name.clone(),
             tied: recipe.head.tied,
-            head_sha256: quantized.source_sha256[&recipe.head.name].clone(),
+            head_tree_sha256: quantized.source_tree_sha256[&recipe.head.name].clone(),
             files: file_records(sources.target)?,
             mtp_files: sources.mtp_from.map(file_records).transpose()?.unwrap_or_default(),
         },
@@ -131,8 +131,10 @@ fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest>
 
 fn quantized_record(matrix: &Matrix, parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<TensorRecord> {
     let tensor = parts.sources.pick(matrix.checkpoint).tensor(&matrix.source)?;
-    let scale =
-        |name: &str| ScaleSource { source: name.to_owned(), source_sha256: quantized.source_sha256[name].clone() };
+    let scale = |name: &str| ScaleSource {
+        source: name.to_owned(),
+        source_tree_sha256: quantized.source_tree_sha256[name].clone(),
+    };
     let error = quantized.matrices.get(&matrix.name).map(|figures| ErrorRecord {
         weighted_relative_error: figures.is_weighted.then(|| figures.stats.weighted_relative()),
         ..error_record(figures.method, figures.global_scale, &figures.stats)
@@ -141,7 +143,7 @@ fn quantized_record(matrix: &Matrix, parts: &SidecarParts<'_>, quantized: &Quant
     Ok(TensorRecord {
         source: matrix.source.clone(),
         source_file: tensor.file.to_owned(),
-        source_sha256: quantized.source_sha256[&matrix.source].clone(),
+        source_tree_sha256: quantized.source_tree_sha256[&matrix.source].clone(),
         scales: matrix.scale_sources().into_iter().map(scale).collect(),
         mtp_from: matrix.checkpoint == Source::MtpFrom,
         from: if matrix.packed.is_some() { NVFP4.to_owned() } else { tensor.dtype.to_string() },

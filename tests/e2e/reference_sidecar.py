@@ -61,7 +61,7 @@ def build(model: Path, out: Path, ids: list[int], n_rows: int | None = None, lin
         "format": 1,
         "target": {
             "family": "qwen3.5-dense", "target_rows": head.shape[0], "hidden_size": head.shape[1], "head_tensor": "lm_head.weight",
-            "tied": False, "head_sha256": hashlib.sha256(head.view(torch.uint8).numpy().tobytes()).hexdigest(), "files": {},
+            "tied": False, "head_tree_sha256": tree_sha256(head.view(torch.uint8).numpy().tobytes()), "files": {},
         },
         "vocabulary": {"n_real_rows": len(ids), "n_rows": len(rows)},
         "recipe": {"rounding": "nearest"},
@@ -69,6 +69,12 @@ def build(model: Path, out: Path, ids: list[int], n_rows: int | None = None, lin
     }  # fmt: skip
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True))
     write_sums(out)
+
+
+def tree_sha256(data: bytes) -> str:
+    """The sha256 of the sha256 digests of the pieces of 1 MiB."""
+    pieces = (hashlib.sha256(data[at : at + 2**20]) for at in range(0, len(data), 2**20))
+    return hashlib.sha256(b"".join(piece.digest() for piece in pieces)).hexdigest()
 
 
 def groups(names: list[str]) -> list[list[str]]:

@@ -89,7 +89,7 @@ def foreign_head(out: Path) -> None:
 def foreign_gptq(out: Path) -> None:
     """GPTQ's codes are not the nearest ones, so the manifest's figures are checked; without figures the checkpoint's tensor."""
     foreign_head(out)
-    edit_manifest(out, lambda m: (m["recipe"].update(rounding="gptq"), m["target"].update(head_sha256="0" * 64)))
+    edit_manifest(out, lambda m: (m["recipe"].update(rounding="gptq"), m["target"].update(head_tree_sha256="0" * 64)))
 
 
 def quantized_shared_expert(out: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,7 +127,7 @@ def test_figures_of_ranks_add_up(sidecar_dir, weight, monkeypatch):
 def checkpoint(folder: Path, weight: torch.Tensor) -> str:
     """A model folder with this head; its digest."""
     write_safetensors(folder / "model.safetensors", {"lm_head.weight": ("BF16", [V, H], raw(weight))})
-    return hashlib.sha256(raw(weight)).hexdigest()
+    return identity.tree_sha256(raw(weight))
 
 
 @pytest.mark.parametrize("converts", ["the engine", "the builder"])
@@ -137,13 +136,13 @@ def test_a_head_of_another_dtype_is_checked_by_the_checkpoint(sidecar_dir, tmp_p
     own = weight.to(torch.float16) if converts == "the engine" else weight
     if converts == "the builder":
         sidecar_dir.manifest["tensors"]["draft_head"]["from"] = "F32"
-    sidecar_dir.manifest["target"]["head_sha256"] = checkpoint(tmp_path, weight)
+    sidecar_dir.manifest["target"]["head_tree_sha256"] = checkpoint(tmp_path, weight)
     sidecar = Sidecar.open(sidecar_dir.write())
     assert "sha256" in identity.check_head(sidecar, head(own), tmp_path, 0)
     with pytest.raises(DraftfastError, match="and the target is not a local folder"):
         identity.check_head(sidecar, head(own), None, 0)
     checkpoint(tmp_path, weight * 2)
-    with pytest.raises(DraftfastError, match=r"has sha256 [0-9a-f]{64}, and the sidecar was built for"):
+    with pytest.raises(DraftfastError, match=r"has tree sha256 [0-9a-f]{64}, and the sidecar was built for"):
         identity.check_head(sidecar, head(own), tmp_path, 0)
 
 
@@ -177,3 +176,9 @@ def test_sizes_of_another_target_are_refused(sidecar_dir, weight, hidden, rows, 
     checks.check_config(sidecar, SimpleNamespace(hidden_size=H, vocab_size=V))
     with pytest.raises(DraftfastError, match=message):
         checks.check_config(sidecar, SimpleNamespace(hidden_size=hidden, vocab_size=rows))
+
+
+def test_the_digest_of_a_tensor_is_the_programs():
+    data = bytes(i % 251 for i in range(3 * 2**20 + 5))
+    digest = "f30de2b7bf3a9824d4876d8ffa7f0f0f9e07a3a287bb7c98346a92adb76a1e6b"
+    assert identity.tree_sha256(data) == identity.tree_sha256(memoryview(data)) == digest

@@ -47,7 +47,7 @@ def test_a_later_format_is_refused(sidecar_dir):
 
 
 def test_a_manifest_without_a_target_is_refused(sidecar_dir):
-    sidecar_dir.manifest["target"].pop("head_sha256")
+    sidecar_dir.manifest["target"].pop("head_tree_sha256")
     assert "does not say which target it serves" in refusal(sidecar_dir)
 
 
