@@ -37,4 +37,3 @@ pub mod input;
 pub mod interrupt;
 pub mod output;
 pub mod report;
-pub mod version;

@@ -15,13 +15,14 @@ pub mod report;
 pub mod synth;
 pub mod verify;
 pub mod verify_sha;
+pub mod version;
 pub mod vocab;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::version::LONG;
+use self::version::LONG;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed or found wrong, 2 bad usage";
 
