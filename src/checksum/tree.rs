@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn the_digest_is_the_sha256_of_the_digests_of_the_pieces() {
-        let bytes: Vec<u8> = (0..7 * PIECE_BYTES as u64 + 5).map(|i| (i * i >> 7) as u8).collect();
+        let bytes: Vec<u8> = (0..7 * PIECE_BYTES as u64 + 5).map(|i| ((i * i) >> 7) as u8).collect();
         for n_bytes in [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES, 4 * PIECE_BYTES - 1, bytes.len()] {
             let mut all = Sha256::new();
             bytes[..n_bytes].chunks(PIECE_BYTES).for_each(|piece| all.update(Sha256::digest(piece)));
