@@ -1,4 +1,4 @@
-"""Our GEMV for the draft head: `kernels/gemv.cu` as torch custom ops, compiled for the GPU at hand.
+"""Our GEMV for the draft head: `kernels/gemv.cu` and `gemv_mma.cu` as torch custom ops, compiled for the GPU at hand.
 
 It reads the sidecar's plain layout; up to eight vectors cost little more than one, and the argmax is fused. More vectors
 go to vLLM's kernel, which then keeps a copy in its own layout.
@@ -12,35 +12,39 @@ import torch
 from torch.nn import Module, Parameter
 
 from draftfast_vllm.errors import DraftfastError
-from draftfast_vllm.gemv_plan import FIXED_SHARED_BYTES, KERNELS, MAX_M, WARPS, Plan, make_plan
+from draftfast_vllm.gemv_plan import FIXED_SHARED_BYTES, KERNELS, MAX_M, Card, Plan, make_plan
 from draftfast_vllm.kernels import VllmKernel
 from draftfast_vllm.nvrtc import SOURCES, Function, Program
 
 
-def block_bytes(device: int) -> int:
-    """Dynamic shared memory that a block can have."""
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin - FIXED_SHARED_BYTES
+@functools.cache
+def card(device: int) -> Card:
+    """What a plan needs to know of a device."""
+    found = torch.cuda.get_device_properties(device)
+    return Card(
+        n_multiprocessors=found.multi_processor_count,
+        block_bytes=found.shared_memory_per_block_optin - FIXED_SHARED_BYTES,
+        gemv_blocks=2 if found.major >= 9 else 1,
+    )
 
 
 @functools.cache
 def functions(device: int) -> dict[str, Function]:
     """The kernels by name, loaded on a device."""
+    found = {}
     with torch.cuda.device(device):
-        program = Program(SOURCES / "gemv.cu")
-        found = {
-            f"{name}_{result}": program.function(f"{name}_{result}")
-            for name in KERNELS
-            for result in ("logits", "argmax")
-        }
-        for function in found.values():
-            function.allow_shared(block_bytes(device))
-        return found
+        for source, names in KERNELS.items():
+            program = Program(SOURCES / source)
+            for name in (f"{name}_{result}" for name in names for result in ("logits", "argmax")):
+                found[name] = program.function(name)
+                found[name].allow_shared(card(device).block_bytes)
+    return found
 
 
 @functools.cache
 def plan(n: int, k: int, m: int, device: int) -> Plan:
     """The launch for this shape; an error if one vector does not fit the card's shared memory."""
-    found = make_plan(n, k, m, torch.cuda.get_device_properties(device).multi_processor_count, block_bytes(device))
+    found = make_plan(n, k, m, card(device))
     if found is None:
         raise DraftfastError(
             f"one vector of {k} columns does not fit the shared memory of this GPU", 'serve with `"backend": "vllm"`'
@@ -53,7 +57,8 @@ def _run(result: str, weights: list[torch.Tensor], x: torch.Tensor, outputs: lis
     chosen = plan(n, k, m, x.device.index)
     function = functions(x.device.index)[f"{chosen.kernel}_{result}"]
     # The last number: what stands before it in the stream is no such kernel.
-    function.launch(chosen.grid, WARPS * 32, chosen.shared_bytes, [*weights, x, n, k, m, chosen.split, 0, *outputs])
+    arguments = [*weights, x, n, k, m, chosen.split, 0, *outputs]
+    function.launch(chosen.grid, chosen.warps * 32, chosen.shared_bytes, arguments)
 
 
 @torch.library.custom_op("draftfast::gemv_logits", mutates_args=(), device_types="cuda")
@@ -73,11 +78,12 @@ def _(codes: torch.Tensor, scales: torch.Tensor, global_scale: torch.Tensor, x: 
 def gemv_argmax(
     codes: torch.Tensor, scales: torch.Tensor, global_scale: torch.Tensor, x: torch.Tensor, scratch: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """F32 [M] largest logits and I32 [M] their rows. `scratch`: nine I64 zeros, zeros again afterwards."""
+    """F32 [M] largest logits and I32 [M] their rows. `scratch`: I64 zeros, one for each
+    vector and block, zeros again afterwards."""
     values = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
     rows = torch.empty(x.shape[0], dtype=torch.int32, device=x.device)
     # No ids: the kernel gives rows, and which ids those are differs from rank to rank.
-    _run("argmax", [codes, scales, global_scale], x, [None, scratch, scratch[MAX_M:], rows, values])
+    _run("argmax", [codes, scales, global_scale], x, [None, scratch, rows, values])
     return values, rows
 
 
@@ -103,7 +109,8 @@ class GemvKernel:
             layer.register_parameter(name, Parameter(tensor, requires_grad=False))
         scale = torch.tensor([global_scale], dtype=torch.float32, device=codes.device)
         layer.register_buffer("global_scale", scale, persistent=False)
-        scratch = torch.zeros(MAX_M + 1, dtype=torch.int64, device=codes.device)
+        most_blocks = 2 * card(codes.device.index).n_multiprocessors
+        scratch = torch.zeros(MAX_M * most_blocks, dtype=torch.int64, device=codes.device)
         layer.register_buffer("scratch", scratch, persistent=False)
         if self._wide is not None:
             self._wide.prepare(layer, codes.clone(), scales.clone(), global_scale)

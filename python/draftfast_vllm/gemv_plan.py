@@ -1,44 +1,80 @@
-"""How `kernels/gemv.cu` is launched: which kernel, how warps share a tile, how much shared memory. No torch.
+"""How `kernels/gemv.cu` and `kernels/gemv_mma.cu` are launched: which kernel, how warps share rows, how much shared memory.
 
-The same plan as the program's own (`src/gpu/gemv.rs`, `Plan::new`), figure for figure.
+The same plan as the program's own (`src/gpu/gemv.rs`, `Plan::new`), figure for figure. No torch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# As in gemv.cu.
-WARPS, TILE_ROWS, STEP_K, SLOT_BYTES, MAX_M, BLOCK = 12, 32, 256, 4608, 8, 16
+# As in gemv.cuh and nvfp4.cuh.
+MAX_M, BLOCK = 8, 16
+# As in gemv.cu: one vector.
+ONE_WARPS, ONE_STEP_K = 16, 512
+ONE_GROUPS = 2 * ONE_WARPS
+# As in gemv_mma.cu: several vectors, or rows that do not start at 16 bytes.
+WARPS, TILE_ROWS, STEP_K, SLOT_BYTES = 12, 32, 256, 4608
 # Fixed shared memory of the kernels, rounded up.
 FIXED_SHARED_BYTES = 1024
 SPLITS = (1, 2, 3, 4, 6, 12)
-KERNELS = ("nvfp4_gemv2", "nvfp4_gemv8", "nvfp4_gemv2_shallow", "nvfp4_gemv8_shallow", "nvfp4_gemv_ragged")
+KERNELS = {
+    "gemv.cu": ("nvfp4_gemv", "nvfp4_gemv_few"),
+    "gemv_mma.cu": ("nvfp4_mma", "nvfp4_mma_shallow", "nvfp4_mma_ragged"),
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU. `block_bytes`: dynamic shared memory that a block may have; `gemv_blocks`: blocks of gemv.cu that a
+    multiprocessor holds, 2 from compute capability 9.0 on, else 1."""
+
+    n_multiprocessors: int
+    block_bytes: int
+    gemv_blocks: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One launch. `m`: vectors that it takes; more take more launches."""
+    """One launch. `m`: vectors that it takes; more take more launches. `split`: groups or warps that share rows."""
 
     kernel: str
     m: int
     split: int
     grid: int
+    warps: int
     shared_bytes: int
 
 
-def make_plan(n: int, k: int, m: int, n_multiprocessors: int, block_bytes: int) -> Plan | None:
-    """For [n, k] weights and m vectors, where a block may have `block_bytes` of shared memory; None: it does not fit."""
+def make_plan(n: int, k: int, m: int, card: Card) -> Plan | None:
+    """For [n, k] weights and m vectors; None: one vector does not fit the card's shared memory."""
+    one = _one(n, k, card)
+    if m == 1 and k % 32 == 0 and one.shared_bytes <= card.block_bytes:
+        return one
+    return _several(n, k, m, card)
+
+
+def _one(n: int, k: int, card: Card) -> Plan:
+    """Rows are few when a group has hardly more than one; then, and where it leaves no step over, two groups share rows."""
+    grid = min(n, card.n_multiprocessors * card.gemv_blocks)
+    few = n * 4 <= grid * ONE_GROUPS * 5
+    n_steps = -(-k // ONE_STEP_K)
+    split = 2 if few or n_steps % 2 == 0 else 1
+    shared_bytes = -(-n_steps // split) * split * ONE_STEP_K * 2
+    return Plan("nvfp4_gemv_few" if few else "nvfp4_gemv", 1, split, grid, ONE_WARPS, shared_bytes)
+
+
+def _several(n: int, k: int, m: int, card: Card) -> Plan | None:
     ragged = k % STEP_K != 0 or n < TILE_ROWS
     n_steps = -(-k // STEP_K)
     # Fewer launches first, then the deeper prefetch.
     choices = [(fewer, depth) for fewer in range(m, 0, -1) for depth in ((1,) if ragged else (2, 1))]
-    fitting = [choice for choice in choices if _shared_bytes(n_steps, *choice, WARPS, ragged) <= block_bytes]
+    fitting = [choice for choice in choices if _several_bytes(n_steps, *choice, WARPS) <= card.block_bytes]
     if not fitting:
         return None
     m, depth = fitting[0]
-    kernel = "nvfp4_gemv_ragged" if ragged else f"nvfp4_gemv{8 if m > 2 else 2}" + ("_shallow" if depth == 1 else "")
+    kernel = "nvfp4_mma_ragged" if ragged else "nvfp4_mma" if depth == 2 else "nvfp4_mma_shallow"
     n_tiles = -(-n // TILE_ROWS)
-    grid = min(n_tiles, n_multiprocessors)
+    grid = min(n_tiles, card.n_multiprocessors)
     tiles_per_block = -(-n_tiles // grid)
 
     def cost(split: int) -> int:
@@ -46,10 +82,9 @@ def make_plan(n: int, k: int, m: int, n_multiprocessors: int, block_bytes: int) 
         return -(-tiles_per_block // (WARPS // split)) * (2 * -(-n_steps // split) + split)
 
     split = min((split for split in SPLITS if split <= n_steps), key=cost)
-    return Plan(kernel, m, split, grid, _shared_bytes(n_steps, m, depth, split, ragged))
+    return Plan(kernel, m, split, grid, WARPS, _several_bytes(n_steps, m, depth, split))
 
 
-def _shared_bytes(n_steps: int, m: int, depth: int, split: int, ragged: bool) -> int:
-    """x, zeros, the weights in flight, and the sums of teams."""
-    sums = 2 * WARPS * (8 if m > 2 or ragged else 2) * 128 if split > 1 else 0
-    return n_steps * STEP_K * 2 * m + 512 + WARPS * depth * SLOT_BYTES + sums
+def _several_bytes(n_steps: int, m: int, depth: int, split: int) -> int:
+    """x, the weights in flight, and the sums of teams."""
+    return n_steps * STEP_K * 2 * m + WARPS * depth * SLOT_BYTES + (2 * WARPS * 8 * 128 if split > 1 else 0)

@@ -11,15 +11,26 @@ use super::{
 };
 use crate::nvfp4::BLOCK;
 
-// As in kernels/gemv.cu.
-const WARPS: u32 = 12;
-const TILE_ROWS: u32 = 32;
-const STEP_K: u32 = 256;
-const SLOT_BYTES: u32 = 4608;
 /// The most vectors a product takes.
 pub const MAX_M: u32 = 8;
 /// Warps of a block of kernels/gemv_bf16.cu.
 const BF16_WARPS: u32 = 8;
+
+/// As in kernels/gemv.cu: one vector.
+mod one {
+    pub(super) const WARPS: u32 = 16;
+    /// Halves of warps, each of which takes rows of its own.
+    pub(super) const GROUPS: u32 = 2 * WARPS;
+    pub(super) const STEP_K: u32 = 512;
+}
+
+/// As in kernels/gemv_mma.cu: several vectors, or rows that do not start at 16 bytes.
+mod several {
+    pub(super) const WARPS: u32 = 12;
+    pub(super) const TILE_ROWS: u32 = 32;
+    pub(super) const STEP_K: u32 = 256;
+    pub(super) const SLOT_BYTES: u32 = 4608;
+}
 
 /// What a product gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,58 +41,104 @@ pub enum Output {
     Argmax,
 }
 
+/// What a plan needs to know of a card.
+#[derive(Debug, Clone, Copy)]
+pub struct Card {
+    /// Multiprocessors.
+    pub n_multiprocessors: u32,
+    /// Dynamic shared memory that a block may have.
+    pub block_bytes: u32,
+    /// Blocks of kernels/gemv.cu that a multiprocessor holds: 2 from compute capability 9.0 on, where fewer registers are
+    /// needed, else 1.
+    pub gemv_blocks: u32,
+}
+
 /// How the warps share one product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
+    module: &'static str,
     kernel: &'static str,
     /// Vectors a launch takes; more take more launches.
     pub m: u32,
-    /// Warps that share a tile of rows.
+    /// Groups of lanes, or warps, that share rows.
     pub split: u32,
     grid: u32,
+    warps: u32,
     shared_bytes: u32,
 }
 
 impl Plan {
-    /// For `n` x `k` weights and `m` vectors on a card of `n_multiprocessors` whose blocks may have `block_bytes` of shared
-    /// memory.
-    pub fn new(n: u32, k: u32, m: u32, n_multiprocessors: u32, block_bytes: u32) -> Result<Self> {
+    /// For `n` x `k` weights and `m` vectors.
+    pub fn new(n: u32, k: u32, m: u32, card: Card) -> Result<Self> {
         ensure!(
             n > 0 && k > 0 && k.is_multiple_of(BLOCK as u32),
             "{n} x {k} is no NVFP4 matrix: k is a multiple of 16"
         );
         ensure!((1..=MAX_M).contains(&m), "{m} vectors: expected 1 to {MAX_M}");
+        // The kernels count blocks in 32 bits.
+        ensure!(
+            u64::from(n) * u64::from(k) / BLOCK as u64 <= u64::from(u32::MAX),
+            "{n} x {k} has more than 2^32 blocks"
+        );
+        let one = Self::one(n, k, card);
+        if m == 1 && k.is_multiple_of(32) && one.shared_bytes <= card.block_bytes {
+            return Ok(one);
+        }
+        Self::several(n, k, m, card)
+    }
+
+    /// One vector, kernels/gemv.cu. Rows are few when a group has hardly more than one; then, and where it leaves no step
+    /// over, two groups share rows (fitted on an H200).
+    fn one(n: u32, k: u32, card: Card) -> Self {
+        let grid = n.min(card.n_multiprocessors * card.gemv_blocks);
+        let few = u64::from(n) * 4 <= u64::from(grid) * u64::from(one::GROUPS) * 5;
+        let n_steps = k.div_ceil(one::STEP_K);
+        let split = if few || n_steps.is_multiple_of(2) { 2 } else { 1 };
+        Self {
+            module: "gemv",
+            kernel: if few { "nvfp4_gemv_few" } else { "nvfp4_gemv" },
+            m: 1,
+            split,
+            grid,
+            warps: one::WARPS,
+            shared_bytes: n_steps.next_multiple_of(split) * one::STEP_K * 2,
+        }
+    }
+
+    /// Up to eight vectors, kernels/gemv_mma.cu.
+    fn several(n: u32, k: u32, m: u32, card: Card) -> Result<Self> {
+        use several::{STEP_K, TILE_ROWS, WARPS};
         let ragged = !k.is_multiple_of(STEP_K) || n < TILE_ROWS;
         let n_steps = k.div_ceil(STEP_K);
         // Fewer launches first, then the deeper prefetch.
         let mut choices = (1..=m).rev().flat_map(|m| [(m, 2), (m, 1)]).filter(|&(_, depth)| !ragged || depth == 1);
-        let fits = |&(m, depth): &(u32, u32)| Self::bytes(n_steps, m, depth, WARPS, ragged) <= block_bytes;
+        let fits = |&(m, depth): &(u32, u32)| Self::several_bytes(n_steps, m, depth, WARPS) <= card.block_bytes;
         let Some((m, depth)) = choices.find(fits) else {
             anyhow::bail!(
-                "one vector of {k} columns does not fit the card's {block_bytes} bytes of shared memory a block"
+                "one vector of {k} columns does not fit the card's {} bytes of shared memory a block",
+                card.block_bytes
             );
         };
-        let kernel = match (ragged, m > 2, depth) {
-            (true, _, _) => "nvfp4_gemv_ragged",
-            (_, false, 2) => "nvfp4_gemv2",
-            (_, true, 2) => "nvfp4_gemv8",
-            (_, false, _) => "nvfp4_gemv2_shallow",
-            (_, true, _) => "nvfp4_gemv8_shallow",
+        let kernel = match (ragged, depth) {
+            (true, _) => "nvfp4_mma_ragged",
+            (_, 2) => "nvfp4_mma",
+            _ => "nvfp4_mma_shallow",
         };
         let tiles = n.div_ceil(TILE_ROWS);
-        let grid = tiles.min(n_multiprocessors);
+        let grid = tiles.min(card.n_multiprocessors);
         let tiles_per_block = tiles.div_ceil(grid);
         // Twice the steps that the busiest warp takes, and what joining a team's sums costs, as fitted on an H200.
         let cost = |split: u32| tiles_per_block.div_ceil(WARPS / split) * (2 * n_steps.div_ceil(split) + split);
         let split = [1, 2, 3, 4, 6, 12].into_iter().filter(|&s| s <= n_steps).min_by_key(|&s| cost(s)).unwrap_or(1);
-        Ok(Self { kernel, m, split, grid, shared_bytes: Self::bytes(n_steps, m, depth, split, ragged) })
+        let shared_bytes = Self::several_bytes(n_steps, m, depth, split);
+        Ok(Self { module: "gemv_mma", kernel, m, split, grid, warps: WARPS, shared_bytes })
     }
 
-    /// Dynamic shared memory, as the kernel lays it out.
-    fn bytes(n_steps: u32, m: u32, depth: u32, split: u32, ragged: bool) -> u32 {
-        let sums_per_lane = if m > 2 || ragged { 8 } else { 2 };
-        let sums = if split > 1 { 2 * WARPS * sums_per_lane * 128 } else { 0 };
-        n_steps * STEP_K * 2 * m + 512 + WARPS * depth * SLOT_BYTES + sums
+    /// Dynamic shared memory of kernels/gemv_mma.cu: x, the weights in flight, and the sums of teams.
+    fn several_bytes(n_steps: u32, m: u32, depth: u32, split: u32) -> u32 {
+        use several::{SLOT_BYTES, STEP_K, WARPS};
+        let sums = if split > 1 { 2 * WARPS * 8 * 128 } else { 0 };
+        n_steps * STEP_K * 2 * m + WARPS * depth * SLOT_BYTES + sums
     }
 }
 
@@ -112,8 +169,8 @@ pub struct Vectors {
     x: CudaSlice<u16>,
     pub(super) y: CudaSlice<f32>,
     token_ids: Option<CudaSlice<i32>>,
-    keys: CudaSlice<u64>,
-    arrived: CudaSlice<u32>,
+    /// A column a block, `[m, grid]`; zeros between launches.
+    slots: CudaSlice<u64>,
     ids: CudaSlice<i32>,
     best: CudaSlice<f32>,
     pub(super) m: u32,
@@ -151,8 +208,7 @@ impl Gpu {
             x: self.stream.clone_htod(&bits).map_err(doing)?,
             y: self.stream.alloc_zeros(m as usize * n as usize).map_err(doing)?,
             token_ids: token_ids.map(|ids| self.stream.clone_htod(ids)).transpose().map_err(doing)?,
-            keys: self.stream.alloc_zeros(MAX_M as usize).map_err(doing)?,
-            arrived: self.stream.alloc_zeros(1).map_err(doing)?,
+            slots: self.stream.alloc_zeros(m as usize * 2 * self.n_multiprocessors).map_err(doing)?,
             ids: self.stream.alloc_zeros(MAX_M as usize).map_err(doing)?,
             best: self.stream.alloc_zeros(MAX_M as usize).map_err(doing)?,
             m,
@@ -166,8 +222,13 @@ impl Gpu {
     /// # Errors
     /// The shape is no NVFP4 matrix, or a vector does not fit the card's shared memory.
     pub fn plan(&self, n: u32, k: u32, m: u32) -> Result<Plan> {
-        // 1 KiB: what the kernels have of fixed shared memory, rounded up.
-        Plan::new(n, k, m, u32::try_from(self.n_multiprocessors)?, self.shared_block_bytes.saturating_sub(1024))
+        let card = Card {
+            n_multiprocessors: u32::try_from(self.n_multiprocessors)?,
+            // 1 KiB: what the kernels have of fixed shared memory, rounded up.
+            block_bytes: self.shared_block_bytes.saturating_sub(1024),
+            gemv_blocks: if self.capability >= (9, 0) { 2 } else { 1 },
+        };
+        Plan::new(n, k, m, card)
     }
 
     /// Puts the product into the stream. `dependent`: what stands in front of it in the stream is such a product too.
@@ -184,7 +245,7 @@ impl Gpu {
 
     pub(super) fn gemv_kernel(&self, plan: &Plan, output: Output) -> Result<CudaFunction> {
         let suffix = if output == Output::Argmax { "argmax" } else { "logits" };
-        let kernel = self.kernel("gemv", &format!("{}_{suffix}", plan.kernel))?;
+        let kernel = self.kernel(plan.module, &format!("{}_{suffix}", plan.kernel))?;
         self.allow_shared(&kernel)?;
         Ok(kernel)
     }
@@ -217,14 +278,14 @@ impl Gpu {
                 Output::Logits => arguments.long(row(v.y.device_ptr(&self.stream).0, u64::from(w.n) * 4)),
                 Output::Argmax => arguments
                     .long(v.token_ids.as_ref().map_or(0, |ids| ids.device_ptr(&self.stream).0))
-                    .long(v.keys.device_ptr(&self.stream).0)
-                    .long(v.arrived.device_ptr(&self.stream).0)
+                    .long(v.slots.device_ptr(&self.stream).0)
                     .long(row(v.ids.device_ptr(&self.stream).0, 4))
                     .long(row(v.best.device_ptr(&self.stream).0, 4)),
             };
-            let shape = Launch { n_blocks: plan.grid, threads: WARPS * 32, shared_bytes: plan.shared_bytes, dependent };
+            let shape =
+                Launch { n_blocks: plan.grid, threads: plan.warps * 32, shared_bytes: plan.shared_bytes, dependent };
             #[expect(unsafe_code, reason = "a launch")]
-            // SAFETY: the arguments are those of `nvfp4_gemv*`; the vectors have room for m rows of results, and the caller
+            // SAFETY: the arguments are those of the kernel; the vectors have room for m rows of results, and the caller
             // keeps the matrix until the stream is waited for.
             unsafe {
                 launch(&self.stream, kernel, shape, arguments)?;
@@ -281,34 +342,42 @@ impl Gpu {
 mod tests {
     use super::*;
 
-    const H200: (u32, u32) = (132, 231_424);
-    const SMALL: (u32, u32) = (48, 100_352);
+    const H200: Card = Card { n_multiprocessors: 132, block_bytes: 231_424, gemv_blocks: 2 };
+    const SMALL: Card = Card { n_multiprocessors: 48, block_bytes: 100_352, gemv_blocks: 1 };
 
     #[test]
     fn every_shape_of_a_drafter_gets_a_plan_that_fits() {
-        for (n_multiprocessors, block_bytes) in [H200, SMALL] {
+        for card in [H200, SMALL] {
             for (n, k) in
                 [(64128, 2560), (64128, 5120), (248_320, 2560), (10240, 2560), (5120, 17408), (1, 16), (7, 2576)]
             {
                 for m in 1..=MAX_M {
-                    let plan = Plan::new(n, k, m, n_multiprocessors, block_bytes).unwrap();
-                    assert!(plan.shared_bytes <= block_bytes && plan.m <= m && WARPS.is_multiple_of(plan.split));
-                    assert!(plan.split <= k.div_ceil(STEP_K) && plan.grid <= n.div_ceil(TILE_ROWS));
+                    let plan = Plan::new(n, k, m, card).unwrap();
+                    assert!(
+                        plan.shared_bytes <= card.block_bytes && plan.m <= m && plan.warps.is_multiple_of(plan.split)
+                    );
+                    assert!(plan.grid <= n.min(card.n_multiprocessors * card.gemv_blocks));
+                    assert_eq!(plan.module == "gemv", m == 1 && k % 32 == 0, "{n} x {k}, {m}");
                 }
             }
         }
     }
 
     #[test]
-    fn the_constants_are_those_of_the_kernel() {
-        let source = include_str!("../../kernels/gemv.cu");
-        for (name, value) in
-            [("WARPS", WARPS), ("TILE_ROWS", TILE_ROWS), ("STEP_K", STEP_K), ("SLOT_BYTES", SLOT_BYTES)]
-        {
+    fn the_constants_are_those_of_the_kernels() {
+        let constant = |source: &str, name: &str, value: u32| {
             let line = source.lines().find(|line| line.starts_with(&format!("#define {name} "))).unwrap();
             assert_eq!(line.split_whitespace().nth(2).unwrap(), value.to_string(), "{name}");
-        }
-        let bf16 = include_str!("../../kernels/gemv_bf16.cu");
-        assert!(bf16.contains(&format!("#define WARPS {BF16_WARPS}\n")));
+        };
+        let one = include_str!("../../kernels/gemv.cu");
+        constant(one, "WARPS", one::WARPS);
+        constant(one, "STEP_K", one::STEP_K);
+        let several = include_str!("../../kernels/gemv_mma.cu");
+        constant(several, "WARPS", several::WARPS);
+        constant(several, "TILE_ROWS", several::TILE_ROWS);
+        constant(several, "STEP_K", several::STEP_K);
+        constant(several, "SLOT_BYTES", several::SLOT_BYTES);
+        constant(include_str!("../../kernels/gemv.cuh"), "MAX_M", MAX_M);
+        constant(include_str!("../../kernels/gemv_bf16.cu"), "WARPS", BF16_WARPS);
     }
 }

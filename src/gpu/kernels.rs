@@ -38,7 +38,8 @@ macro_rules! module {
     };
 }
 
-static MODULES: [Module; 4] = [module!("floor"), module!("gemv"), module!("gemv_bf16"), module!("nvfp4_quantize")];
+static MODULES: [Module; 5] =
+    [module!("floor"), module!("gemv"), module!("gemv_bf16"), module!("gemv_mma"), module!("nvfp4_quantize")];
 
 /// The identity of the kernels in this binary: sha256 over the name and the PTX of each, hexadecimal.
 pub fn kernels_sha256() -> String {
@@ -164,10 +165,11 @@ mod tests {
             include_str!("../../kernels/floor.cu"),
             include_str!("../../kernels/gemv.cu"),
             include_str!("../../kernels/gemv_bf16.cu"),
+            include_str!("../../kernels/gemv_mma.cu"),
             include_str!("../../kernels/nvfp4_quantize.cu"),
         ];
         for (module, source) in MODULES.iter().zip(sources) {
-            let hash = Sha256::digest([HEADER, source].concat());
+            let hash = Sha256::digest([HEADER, include_str!("../../kernels/gemv.cuh"), source].concat());
             let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
             let expected = format!("// sources sha256: {hash}");
             for ptx in [module.sm80, module.sm90] {

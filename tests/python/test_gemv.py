@@ -13,9 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from draftfast_vllm import gemv, nvrtc  # noqa: E402
-from draftfast_vllm.gemv_plan import make_plan  # noqa: E402
+from draftfast_vllm.gemv_plan import Card, make_plan  # noqa: E402
 
-KERNEL = (Path(__file__).parents[2] / "kernels/gemv.cu").read_text()
+KERNEL = (Path(__file__).parents[2] / "kernels/gemv_mma.cu").read_text()
+CARD = Card(132, 226 * 1024, 2)
 
 
 @pytest.fixture
@@ -30,9 +31,13 @@ def launches(monkeypatch):
 
     monkeypatch.setattr(nvrtc, "_driver", driver)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
-    functions = {f"nvfp4_gemv2_{result}": nvrtc.Function(ctypes.c_void_p(1), result) for result in ("logits", "argmax")}
+    functions = {
+        f"{name}_{result}": nvrtc.Function(ctypes.c_void_p(1), result)
+        for name in ("nvfp4_gemv_few", "nvfp4_mma")
+        for result in ("logits", "argmax")
+    }
     monkeypatch.setattr(gemv, "functions", lambda device: functions)
-    monkeypatch.setattr(gemv, "plan", lambda n, k, m, device: make_plan(n, k, m, 132, 226 * 1024))
+    monkeypatch.setattr(gemv, "plan", lambda n, k, m, device: make_plan(n, k, m, CARD))
     return found
 
 
@@ -62,14 +67,13 @@ def test_logits_get_the_kernels_parameters(launches):
 
 def test_argmax_gets_null_for_the_ids_and_its_scratch(launches):
     packed, x = weights(64, 512), torch.zeros(1, 512, dtype=torch.bfloat16)
-    scratch = torch.zeros(9, dtype=torch.int64)
+    scratch = torch.zeros(8 * 264, dtype=torch.int64)
     best, rows = gemv.gemv_argmax._init_fn(*packed, x, scratch)
     ((*_, values),) = launches
-    assert parameters("argmax") == ["token_ids", "keys", "arrived", "ids", "values"]
+    assert parameters("argmax") == ["token_ids", "slots", "ids", "values"]
     assert values[9:] == [
         0,
         scratch.data_ptr(),
-        scratch.data_ptr() + 64,
         rows.data_ptr(),
         best.data_ptr(),
     ]

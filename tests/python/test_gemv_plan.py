@@ -8,40 +8,53 @@ from pathlib import Path
 import pytest
 
 from draftfast_vllm import gemv_plan
-from draftfast_vllm.gemv_plan import KERNELS, MAX_M, WARPS, make_plan
+from draftfast_vllm.gemv_plan import KERNELS, MAX_M, Card, make_plan
 
-ROOT = Path(__file__).parents[2]
-SOURCE = (ROOT / "kernels/gemv.cu").read_text() + (ROOT / "kernels/nvfp4.cuh").read_text()
-H200, GB10 = 227 * 1024 - 1024, 99 * 1024 - 1024
-
-
-@pytest.mark.parametrize("name", ["WARPS", "TILE_ROWS", "STEP_K", "SLOT_BYTES", "MAX_M", "BLOCK"])
-def test_constants_are_those_of_the_kernel(name):
-    (value,) = re.findall(rf"^#define {name} (\d+)", SOURCE, re.M)
-    assert getattr(gemv_plan, name) == int(value)
+KERNELS_DIR = Path(__file__).parents[2] / "kernels"
+H200, GB10 = Card(132, 227 * 1024 - 1024, 2), Card(48, 99 * 1024 - 1024, 2)
 
 
-def test_kernels_are_those_of_the_source():
-    assert re.findall(r"^KERNELS\((\w+),", SOURCE, re.M) == list(KERNELS)
+@pytest.mark.parametrize(
+    ("file", "name", "ours"),
+    [
+        ("gemv.cuh", "MAX_M", "MAX_M"),
+        ("nvfp4.cuh", "BLOCK", "BLOCK"),
+        ("gemv.cu", "WARPS", "ONE_WARPS"),
+        ("gemv.cu", "STEP_K", "ONE_STEP_K"),
+        *(("gemv_mma.cu", name, name) for name in ("WARPS", "TILE_ROWS", "STEP_K", "SLOT_BYTES")),
+    ],
+)
+def test_constants_are_those_of_the_kernels(file, name, ours):
+    (value,) = re.findall(rf"^#define {name} (\d+)", (KERNELS_DIR / file).read_text(), re.M)
+    assert getattr(gemv_plan, ours) == int(value)
 
 
-@pytest.mark.parametrize("limit", [H200, GB10])
+def test_kernels_are_those_of_the_sources():
+    for file, names in KERNELS.items():
+        assert re.findall(r"^KERNELS\((\w+),", (KERNELS_DIR / file).read_text(), re.M) == list(names)
+
+
+@pytest.mark.parametrize("card", [H200, GB10])
 @pytest.mark.parametrize("k", [16, 112, 256, 2560, 5120, 5136])
-@pytest.mark.parametrize("n", [1, 31, 32, 64_064, 248_320])
-def test_what_is_planned_is_allowed(n, k, limit):
+@pytest.mark.parametrize("n", [1, 31, 32, 2560, 64_064, 248_320])
+def test_what_is_planned_is_allowed(n, k, card):
     for m in range(1, MAX_M + 1):
-        plan = make_plan(n, k, m, 132, limit)
+        plan = make_plan(n, k, m, card)
         assert plan is not None and 1 <= plan.m <= m
-        assert plan.shared_bytes <= limit and 1 <= plan.grid <= 132
-        assert WARPS % plan.split == 0 and plan.split <= -(-k // 256)
-        assert plan.split == 1 or WARPS // plan.split <= 15
-        assert (plan.kernel == "nvfp4_gemv_ragged") == (k % 256 != 0 or n < 32)
+        assert plan.shared_bytes <= card.block_bytes and 1 <= plan.grid <= n
+        assert plan.warps % plan.split == 0 and plan.grid <= card.n_multiprocessors * card.gemv_blocks
+        if m == 1 and k % 32 == 0:
+            assert plan.kernel in KERNELS["gemv.cu"] and plan.split <= 2
+        else:
+            assert plan.kernel in KERNELS["gemv_mma.cu"] and plan.split <= -(-k // 256)
+            assert plan.split == 1 or plan.warps // plan.split <= 15
+            assert (plan.kernel == "nvfp4_mma_ragged") == (k % 256 != 0 or n < 32)
 
 
-def test_draft_heads_on_both_machines():
-    assert [make_plan(64_128, 5120, m, 132, H200).kernel for m in (1, 2, 3, 8)] == ["nvfp4_gemv2"] * 2 + [
-        "nvfp4_gemv8"
-    ] * 2
-    assert make_plan(64_128, 5120, 8, 132, H200).m == 8
-    assert make_plan(64_128, 2560, 1, 48, GB10).kernel == "nvfp4_gemv2_shallow"
-    assert make_plan(64_128, 200_000, 1, 132, H200) is None
+def test_draft_heads_and_linears():
+    assert [make_plan(64_128, 5120, m, H200).kernel for m in (1, 2, 8)] == ["nvfp4_gemv", "nvfp4_mma", "nvfp4_mma"]
+    assert [make_plan(64_128, k, 1, H200).split for k in (2560, 5120)] == [1, 2]
+    assert make_plan(64_128, 5120, 8, H200).m == 8
+    assert make_plan(2560, 4096, 1, H200).kernel == "nvfp4_gemv_few"
+    assert make_plan(64_128, 2560, 2, GB10).kernel == "nvfp4_mma_shallow"
+    assert make_plan(64_128, 200_000, 1, H200) is None
