@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
 
-use super::{Expected, files_below, sha256_file, stay_inside};
+use super::{Expected, Reading, files_below, sha256_read, stay_inside};
 use crate::{
     error::Hint,
     output::{StagedDir, write_file},
@@ -154,7 +154,9 @@ fn digests(dir: &Path, progress: &Progress) -> Result<BTreeMap<String, String>> 
     if names.is_empty() {
         bail!("`{}` has no files", dir.display());
     }
-    names.into_par_iter().map(|name| Ok((name.clone(), sha256_file(&dir.join(&name), progress)?))).collect()
+    let reading = Reading::of(names.len());
+    let digest = |name: String| Ok((name.clone(), sha256_read(&dir.join(&name), reading, progress)?));
+    names.into_par_iter().map(digest).collect()
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
 
 pub use digest::sha256_file;
+use digest::{Reading, sha256_read};
 pub use list::{LIST_NAME, add_list, format_list, read_list, write_list};
 pub use pointer::read_pointers;
 pub use tree::tree_sha256;
@@ -52,10 +53,11 @@ pub enum Outcome {
 /// # Errors
 /// Interrupted.
 pub fn check(expected: &[Expected], progress: &Progress) -> Result<Vec<Outcome>> {
-    expected.par_iter().map(|file| check_one(file, progress)).collect()
+    let reading = Reading::of(expected.len());
+    expected.par_iter().map(|file| check_one(file, reading, progress)).collect()
 }
 
-fn check_one(expected: &Expected, progress: &Progress) -> Result<Outcome> {
+fn check_one(expected: &Expected, reading: Reading, progress: &Progress) -> Result<Outcome> {
     let metadata = match expected.path.metadata() {
         Ok(metadata) => metadata,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Outcome::Missing),
@@ -67,7 +69,7 @@ fn check_one(expected: &Expected, progress: &Progress) -> Result<Outcome> {
     if expected.n_bytes.is_some_and(|n| n != metadata.len()) {
         return Ok(Outcome::Failed);
     }
-    match sha256_file(&expected.path, progress) {
+    match sha256_read(&expected.path, reading, progress) {
         Ok(sha256) if sha256 == expected.sha256 => Ok(Outcome::Ok),
         Ok(_) => Ok(Outcome::Failed),
         Err(e) => {
