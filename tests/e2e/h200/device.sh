@@ -22,13 +22,13 @@ step() { # step SECONDS NAME COMMAND...: its log, its time, its status
 model() {
   python3 "$here/make_model.py" "$work/model" || return
   for kept in side:ids missing:missing full:full; do
-    draftfast quantize "$work/model" --vocab "$work/model/${kept#*:}.txt" -o "$work/${kept%:*}" || return
+    draftfast quantize "$work/model" --vocab "$work/model/${kept#*:}.txt" -o "$work/${kept%:*}" --force || return
   done
 }
 large() { # the 27B's shapes
-  draftfast synth qwen3.5-dense --scale full -o "$work/27b" || return
+  draftfast synth qwen3.5-dense --scale full -o "$work/27b" --force || return
   seq 0 64127 > "$work/27b.txt"
-  draftfast quantize "$work/27b" --vocab "$work/27b.txt" -o "$work/27b-side"
+  draftfast quantize "$work/27b" --vocab "$work/27b.txt" -o "$work/27b-side" --force
 }
 export -f model large; export here work
 

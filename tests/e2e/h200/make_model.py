@@ -2,7 +2,7 @@
 
 As `../make_model.py`, written on the GPU: head 248,320 x 2,560, MTP linears of the Flash-Next width. `chain.pt` holds the
 next id of each id, `mask.pt` the seed's mask of 64,026 ids. Vocabularies: `ids.txt` 64,128 ids, `missing.txt` those without
-every sixteenth token of the text, `full.txt` all.
+every sixteenth token of the text, `full.txt` all ids but the last: of all there is no draft vocabulary.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(directory: Path) -> None:
     dropped = set(text(next_id.tolist(), 1024)[::16])
     write_ids(directory / "ids.txt", list(range(N_KEPT)))
     write_ids(directory / "missing.txt", [token_id for token_id in range(N_KEPT) if token_id not in dropped])
-    write_ids(directory / "full.txt", list(range(V)))
+    write_ids(directory / "full.txt", list(range(V - 1)))
     torch.save(torch.arange(V) < N_SEED, directory / "mask.pt")
     config = Qwen3_5TextConfig(
         vocab_size=V, hidden_size=H, intermediate_size=MLP, num_hidden_layers=N_LAYERS, num_attention_heads=HEADS,
