@@ -16,78 +16,40 @@ use rayon::prelude::*;
 use super::{
     cuts::{Straddled, is_three},
     hash::Folded,
+    lanes::Lane,
+    pairs::{EDGE, NONE, Pairs},
     spec::Spec,
     token_bytes::TokenBytes,
 };
 
-/// No merge of a pair, or no token.
-const NONE: u32 = u32::MAX;
-
-/// Symbols up to which the lowest rank is searched in a row; for more it is kept in a heap, as searching is quadratic.
-const ROW: usize = 64;
-
-/// Bits of the filter: 256 KiB.
-const N_FILTER_BITS: u32 = 21;
+/// Symbols below are the single bytes; above, each merge makes its own.
+const N_BYTES: u32 = 256;
 
 /// A vocabulary by its strings as tokenizer.json spells them.
 pub type Ids<'a> = HashMap<&'a str, u32, BuildHasherDefault<Folded>>;
 
-/// The merges of a tokenizer.
+/// The merges of a tokenizer. Inside, a token is a symbol: a byte, or 256 plus the rank of the first merge that makes it.
 pub struct Merges {
-    /// The id of each single byte.
-    bytes: [u32; 256],
-    /// Rank of each pair of bytes, `NONE` if they do not merge. Row: the left byte.
+    pairs: Pairs,
+    /// Rank of each pair of bytes. Row: the left byte.
     byte_ranks: Vec<u32>,
-    /// The id of each character of three bytes that may start as a whole, by code point.
+    /// The symbol of each character of three bytes that may start as a whole, by code point.
     characters: Vec<u32>,
     straddled: Straddled,
-    /// A bit for each hash of a pair that merges. Most look-ups are of pairs that do not, and end here, in the
-    /// second-level cache.
-    filter: Vec<u64>,
-    /// Open table of `left id (20 bits) | right id (20 bits) | rank (24 bits)`; an empty slot is `u64::MAX`.
-    pairs: Vec<u64>,
-    /// 64 less the number of bits of a slot.
-    shift: u32,
-    /// The id that each rank makes.
+    /// The symbol that each rank makes; empty if no two make the same.
     made: Vec<u32>,
+    /// The id of each symbol.
+    ids: Vec<u32>,
 }
 
 /// Room for one pre-token, kept between calls.
+#[derive(Default)]
 pub struct Scratch {
+    lane: Lane,
     symbols: Vec<u32>,
     ranks: Vec<u32>,
-    row: Box<Row>,
     heap: BinaryHeap<Reverse<(u32, u32)>>,
     links: Vec<(u32, u32)>,
-}
-
-/// At most [`ROW`] symbols as a linked list. A key is a rank and its position below it, so that the least key is the
-/// leftmost of the lowest ranks.
-struct Row {
-    keys: [u32; ROW],
-    next: [u8; ROW + 1],
-    before: [u8; ROW + 1],
-}
-
-/// The links of a row before any merge.
-const NEXT: [u8; ROW] = links(1);
-const BEFORE: [u8; ROW] = links(u8::MAX);
-
-const fn links(step: u8) -> [u8; ROW] {
-    let mut links = [0; ROW];
-    let mut at = 0;
-    while at < ROW {
-        links[at] = (at as u8).wrapping_add(step);
-        at += 1;
-    }
-    links
-}
-
-impl Default for Scratch {
-    fn default() -> Self {
-        let row = Box::new(Row { keys: [NONE; ROW], next: [0; ROW + 1], before: [0; ROW + 1] });
-        Self { symbols: Vec::new(), ranks: Vec::new(), row, heap: BinaryHeap::new(), links: Vec::new() }
-    }
 }
 
 impl Merges {
@@ -97,52 +59,41 @@ impl Merges {
     /// Why the vocabulary cannot be merged here: a byte without a token, a merge of unknown tokens, too many ids.
     pub fn new(spec: &Spec<'_>, ids: &Ids<'_>, tokens: &TokenBytes) -> Result<Self, String> {
         let bytes = single_bytes(tokens)?;
-        if spec.model.vocab.0.iter().any(|(_, id)| *id >= 1 << 20) || spec.model.merges.0.len() >= (1 << 24) - 1 {
-            return Err("the vocabulary has more than 2^20 ids or 2^24 merges".to_owned());
+        if spec.model.merges.0.len() >= (EDGE - N_BYTES) as usize {
+            return Err("the vocabulary has 2^20 merges or more".to_owned());
         }
-        let n_slots = (spec.model.merges.0.len() * 2).next_power_of_two().max(16);
+        let merged = merged_ids(spec, ids)?;
+        let mut symbols = vec![NONE; tokens.n_ids()];
+        let mut made = Vec::with_capacity(merged.len());
+        let by_rank = merged.iter().map(|(_, _, id)| *id);
+        for (symbol, id) in bytes.into_iter().chain(by_rank).enumerate() {
+            let known = &mut symbols[id as usize];
+            *known = (*known).min(symbol as u32);
+            made.push(*known);
+        }
+        let is_own = made.iter().zip(0..).all(|(made, symbol)| *made == symbol);
+        let mut pairs = Pairs::with_capacity(merged.len());
+        for (rank, (left, right, _)) in merged.iter().enumerate() {
+            // A token that nothing makes is never there to be merged.
+            let pair = [left, right].map(|id| symbols[*id as usize]);
+            if !pair.contains(&NONE) {
+                pairs.insert(pair[0], pair[1], rank as u32);
+            }
+        }
         let mut merges = Self {
-            bytes,
-            byte_ranks: Vec::new(),
+            byte_ranks: (0..1 << 16).map(|pair| pairs.rank(pair >> 8, pair & 0xff)).collect(),
+            pairs,
             characters: vec![NONE; 1 << 16],
             straddled: Straddled::new(tokens),
-            filter: vec![0; 1 << (N_FILTER_BITS - 6)],
-            pairs: vec![u64::MAX; n_slots],
-            shift: 64 - n_slots.trailing_zeros(),
-            made: Vec::with_capacity(spec.model.merges.0.len()),
+            made: if is_own { Vec::new() } else { made.split_off(N_BYTES as usize) },
+            ids: bytes.into_iter().chain(merged.iter().map(|(_, _, id)| *id)).collect(),
         };
-        let find = |token: &str| ids.get(token).copied().ok_or_else(|| format!("the merge token `{token}` is unknown"));
-        let resolve = |joined: &mut String, (left, right): &(Cow<'_, str>, Cow<'_, str>)| {
-            joined.clear();
-            joined.push_str(left);
-            joined.push_str(right);
-            Ok((find(left)?, find(right)?, find(joined)?))
-        };
-        let resolved = spec.model.merges.0.par_iter().map_init(String::new, resolve);
-        let resolved: Vec<(u32, u32, u32)> = resolved.collect::<Result<_, String>>()?;
-        for (rank, (left, right, made)) in resolved.iter().enumerate() {
-            merges.insert(*left, *right, rank as u32);
-            merges.made.push(*made);
-        }
-        merges.byte_ranks = (0..1_usize << 16).map(|pair| merges.rank(bytes[pair >> 8], bytes[pair & 0xff])).collect();
-        merges.find_characters(&resolved, tokens);
+        merges.find_characters(&merged, &symbols, tokens);
         Ok(merges)
     }
 
-    /// A pair that stands twice has the rank of its last line, as in the reference's map.
-    fn insert(&mut self, left: u32, right: u32, rank: u32) {
-        let key = pair_key(left, right);
-        let mut slot = self.slot(key);
-        while self.pairs[slot] != u64::MAX && self.pairs[slot] >> 24 != key {
-            slot = (slot + 1) & (self.pairs.len() - 1);
-        }
-        self.pairs[slot] = (key << 24) | u64::from(rank);
-        let bit = hash_of(key) >> (64 - N_FILTER_BITS);
-        self.filter[(bit >> 6) as usize] |= 1 << (bit & 63);
-    }
-
     /// Fills `characters`: those whose bytes make their token, less those that a merge of whole characters precedes.
-    fn find_characters(&mut self, resolved: &[(u32, u32, u32)], tokens: &TokenBytes) {
+    fn find_characters(&mut self, merged: &[(u32, u32, u32)], symbols: &[u32], tokens: &TokenBytes) {
         let mut scratch = Scratch::default();
         let mut highest = vec![0; 1 << 16];
         let mut found = vec![NONE; 1 << 16];
@@ -150,14 +101,14 @@ impl Merges {
             if let Ok([lead, second, third]) = <[u8; 3]>::try_from(bytes)
                 && is_three(lead)
                 && std::str::from_utf8(bytes).is_ok()
-                && self.encode(bytes, &mut scratch) == [id]
+                && self.encode(bytes, &mut scratch).eq([id])
             {
                 let at = code_point(lead, second, third);
-                found[at] = id;
+                found[at] = symbols[id as usize];
                 highest[at] = self.highest_rank(bytes);
             }
         }
-        for (rank, (left, right, _)) in resolved.iter().enumerate() {
+        for (rank, (left, right, _)) in merged.iter().enumerate() {
             let parts = [tokens.get(*left), tokens.get(*right)];
             let is_wide = |part: &&[u8]| part.iter().any(|byte| is_three(*byte));
             if !parts.iter().any(is_wide) || parts.iter().any(|part| std::str::from_utf8(part).is_err()) {
@@ -177,79 +128,79 @@ impl Merges {
 
     /// The highest rank in the merging of a character that becomes one token.
     fn highest_rank(&self, bytes: &[u8]) -> u32 {
-        let id = |i: usize| self.bytes[bytes[i] as usize];
-        let (first, second) = (self.rank(id(0), id(1)), self.rank(id(1), id(2)));
+        let symbol = |i: usize| u32::from(bytes[i]);
+        let (first, second) = (self.pairs.rank(symbol(0), symbol(1)), self.pairs.rank(symbol(1), symbol(2)));
         let last = match first <= second {
-            true => self.rank(self.made[first as usize], id(2)),
-            false => self.rank(id(0), self.made[second as usize]),
+            true => self.pairs.rank(self.made(first), symbol(2)),
+            false => self.pairs.rank(symbol(0), self.made(second)),
         };
         last.max(first.min(second))
     }
 
-    #[inline]
-    fn slot(&self, key: u64) -> usize {
-        (hash_of(key) >> self.shift) as usize
+    /// The ranks of pairs.
+    pub fn pairs(&self) -> &Pairs {
+        &self.pairs
     }
 
-    /// The rank of a pair of ids, `NONE` if they do not merge.
+    /// The rank of a pair of bytes.
     #[inline(always)]
-    fn rank(&self, left: u32, right: u32) -> u32 {
-        let key = pair_key(left, right);
-        let bit = hash_of(key) >> (64 - N_FILTER_BITS);
-        if self.filter[(bit >> 6) as usize] >> (bit & 63) & 1 == 0 {
-            return NONE;
-        }
-        let mut slot = self.slot(key);
-        loop {
-            let entry = self.pairs[slot];
-            if entry >> 24 == key {
-                return (entry & 0xff_ffff) as u32;
-            }
-            if entry == u64::MAX {
-                return NONE;
-            }
-            slot = (slot + 1) & (self.pairs.len() - 1);
-        }
+    pub fn byte_rank(&self, left: u32, right: u32) -> u32 {
+        self.byte_ranks[(left << 8 | right) as usize & 0xffff]
+    }
+
+    /// The symbol that the merge of a rank makes.
+    #[inline(always)]
+    pub fn made(&self, rank: u32) -> u32 {
+        if self.made.is_empty() { N_BYTES + rank } else { self.made[rank as usize] }
+    }
+
+    /// The id of each symbol.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
     }
 
     /// The tokens of a pre-token.
-    #[inline(always)]
-    pub fn encode<'s>(&self, bytes: &[u8], scratch: &'s mut Scratch) -> &'s [u32] {
-        self.start(bytes, scratch);
-        if scratch.symbols.len() <= ROW {
-            self.merge_row(scratch)
-        } else {
-            self.merge_heap(scratch)
-        }
+    pub fn encode(&self, bytes: &[u8], scratch: &mut Scratch) -> impl Iterator<Item = u32> {
+        let Scratch { lane, .. } = scratch;
+        let symbols = match lane.merge(self, bytes) {
+            true => scratch.lane.symbols(),
+            false => self.merge_long(bytes, scratch),
+        };
+        symbols.iter().map(|symbol| self.ids[*symbol as usize])
+    }
+
+    /// The symbols of a pre-token that is too long for a lane.
+    pub fn merge_long<'s>(&self, bytes: &[u8], scratch: &'s mut Scratch) -> &'s [u32] {
+        let Scratch { symbols, ranks, .. } = scratch;
+        symbols.clear();
+        self.start(bytes, |symbol| symbols.push(symbol));
+        ranks.clear();
+        ranks.extend(symbols.windows(2).map(|pair| self.pairs.rank(pair[0], pair[1])));
+        self.merge_heap(scratch);
         &scratch.symbols
     }
 
-    /// The symbols that merging starts from, and the rank of each with the next.
+    /// The symbols that merging starts from; whether all of them are bytes.
     #[inline(always)]
-    fn start(&self, bytes: &[u8], scratch: &mut Scratch) {
-        let Scratch { symbols, ranks, .. } = scratch;
-        symbols.clear();
-        ranks.clear();
+    pub fn start(&self, bytes: &[u8], mut push: impl FnMut(u32)) -> bool {
         if !bytes.iter().any(|byte| is_three(*byte)) {
-            symbols.extend(bytes.iter().map(|byte| self.bytes[*byte as usize]));
-            let rank = |pair: &[u8]| self.byte_ranks[usize::from(pair[0]) << 8 | usize::from(pair[1])];
-            ranks.extend(bytes.windows(2).map(rank));
-            return;
+            bytes.iter().for_each(|byte| push((*byte).into()));
+            return true;
         }
         let mut at = 0;
         while at < bytes.len() {
-            let n = self.character(bytes, at).map_or(1, |id| {
-                symbols.push(id);
-                3
-            });
-            if n == 1 {
-                symbols.push(self.bytes[bytes[at] as usize]);
+            match self.character(bytes, at) {
+                Some(symbol) => {
+                    push(symbol);
+                    at += 3;
+                }
+                None => {
+                    push(bytes[at].into());
+                    at += 1;
+                }
             }
-            at += n;
         }
-        for pair in symbols.windows(2) {
-            ranks.push(self.rank(pair[0], pair[1]));
-        }
+        false
     }
 
     /// The character at `at`, if it may start as a whole.
@@ -259,53 +210,13 @@ impl Merges {
         if !is_three(lead) {
             return None;
         }
-        let id = self.characters[code_point(lead, second, third)];
+        let symbol = self.characters[code_point(lead, second, third)];
         let is_free = |left: Option<&u8>, right: Option<&u8>| match (left, right) {
             (Some(left), Some(right)) => !self.straddled.contains(*left, *right),
             _ => true,
         };
         let before = at.checked_sub(1).and_then(|at| bytes.get(at));
-        (id != NONE && is_free(before, Some(&lead)) && is_free(Some(&third), bytes.get(at + 3))).then_some(id)
-    }
-
-    /// Merges by searching the row for its least key.
-    #[inline(always)]
-    fn merge_row(&self, scratch: &mut Scratch) {
-        let Scratch { symbols, ranks, row, .. } = scratch;
-        let n = symbols.len();
-        if ranks.iter().all(|rank| *rank == NONE) {
-            return; // one symbol, or none that merge
-        }
-        // Whole vectors are searched; the keys behind the last are none.
-        let n_keys = n.next_multiple_of(8);
-        ranks.resize(n_keys, NONE);
-        let Row { keys, next, before } = row.as_mut();
-        let key = |rank: u32, at: usize| if rank == NONE { NONE } else { rank << 6 | at as u32 };
-        for (at, (slot, rank)) in keys.iter_mut().zip(ranks.iter()).enumerate() {
-            *slot = key(*rank, at);
-        }
-        next[..n_keys].copy_from_slice(&NEXT[..n_keys]);
-        before[..n_keys].copy_from_slice(&BEFORE[..n_keys]);
-        loop {
-            let least = keys[..n_keys].iter().fold(NONE, |least, key| least.min(*key));
-            if least == NONE {
-                break;
-            }
-            let at = (least & 63) as usize;
-            let right = usize::from(next[at]);
-            let behind = usize::from(next[right]);
-            symbols[at] = self.made[(least >> 6) as usize];
-            symbols[right] = NONE;
-            keys[right] = NONE;
-            next[at] = behind as u8;
-            before[behind] = at as u8;
-            keys[at] = if behind < n { key(self.rank(symbols[at], symbols[behind]), at) } else { NONE };
-            let left = usize::from(before[at]);
-            if left < n {
-                keys[left] = key(self.rank(symbols[left], symbols[at]), left);
-            }
-        }
-        symbols.retain(|symbol| *symbol != NONE);
+        (symbol != NONE && is_free(before, Some(&lead)) && is_free(Some(&third), bytes.get(at + 3))).then_some(symbol)
     }
 
     /// Merges with a heap of (rank, position) and a linked list of symbols; entries that are out of date are skipped.
@@ -323,7 +234,7 @@ impl Merges {
             }
             let right = links[at as usize].1;
             let next = links[right as usize].1;
-            symbols[at as usize] = self.made[rank as usize];
+            symbols[at as usize] = self.made(rank);
             symbols[right as usize] = NONE;
             ranks[right as usize] = NONE;
             links[at as usize].1 = next;
@@ -335,7 +246,7 @@ impl Merges {
                 if first < n {
                     let is_pair = second < n;
                     let rank =
-                        if is_pair { self.rank(symbols[first as usize], symbols[second as usize]) } else { NONE };
+                        if is_pair { self.pairs.rank(symbols[first as usize], symbols[second as usize]) } else { NONE };
                     ranks[first as usize] = rank;
                     if rank != NONE {
                         heap.push(Reverse((rank, first)));
@@ -357,14 +268,16 @@ fn single_bytes(tokens: &TokenBytes) -> Result<[u32; 256], String> {
     if ids.contains(&NONE) { Err("a byte has no token".to_owned()) } else { Ok(ids) }
 }
 
-#[inline]
-fn pair_key(left: u32, right: u32) -> u64 {
-    u64::from(left) << 20 | u64::from(right)
-}
-
-#[inline]
-fn hash_of(key: u64) -> u64 {
-    key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+/// The ids of each merge, left, right and made, by rank.
+fn merged_ids(spec: &Spec<'_>, ids: &Ids<'_>) -> Result<Vec<(u32, u32, u32)>, String> {
+    let find = |token: &str| ids.get(token).copied().ok_or_else(|| format!("the merge token `{token}` is unknown"));
+    let merged = |joined: &mut String, (left, right): &(Cow<'_, str>, Cow<'_, str>)| {
+        joined.clear();
+        joined.push_str(left);
+        joined.push_str(right);
+        Ok((find(left)?, find(right)?, find(joined)?))
+    };
+    spec.model.merges.0.par_iter().map_init(String::new, merged).collect()
 }
 
 #[inline]

@@ -12,11 +12,12 @@ use super::{
     classes::NFC_CARE,
     cuts::{Cuts, is_three},
     hash::Folded,
+    lanes::merge_all,
     pattern::{Pattern, Plan, recognise},
     scan::{N_STARTS, Scanner},
     spec::Spec,
     split::split,
-    table::{Key, N_KEY_BYTES, Part, Table},
+    table::{Key, N_AHEAD, N_KEY_BYTES, Table, gather},
     token_bytes::TokenBytes,
 };
 
@@ -38,13 +39,12 @@ pub struct Fast {
 pub struct Tally {
     table: Table,
     counts: Vec<u64>,
-    scratch: Scratch,
 }
 
 impl Tally {
     /// An empty tally for `n_ids` ids.
     pub fn new(n_ids: usize) -> Self {
-        Self { table: Table::default(), counts: vec![0; n_ids], scratch: Scratch::default() }
+        Self { table: Table::default(), counts: vec![0; n_ids] }
     }
 
     /// The bytes that its table takes.
@@ -83,7 +83,7 @@ impl Fast {
         // A token that merging does not make is found as a whole pre-token alone, never as a piece of one.
         let mut scratch = Scratch::default();
         let mut is_made = |(bytes, id): (&Vec<u8>, &u32)| {
-            !bytes.iter().any(|byte| is_three(*byte)) || merges.encode(bytes, &mut scratch) == [*id]
+            !bytes.iter().any(|byte| is_three(*byte)) || merges.encode(bytes, &mut scratch).eq([*id])
         };
         let cuts = whole.iter().all(&mut is_made).then(|| Cuts::new(&tokens));
         let is_plain = |c: char| !(c.is_whitespace() || matches!(c, '。' | '，'));
@@ -101,7 +101,7 @@ impl Fast {
 
     /// Counts one text.
     pub fn count(&self, text: &str, tally: &mut Tally) {
-        let Tally { table, counts, .. } = tally;
+        let Tally { table, counts } = tally;
         let counts = std::cell::RefCell::new(counts);
         let found = |id: u32| counts.borrow_mut()[id as usize] += 1;
         self.raw_added.walk(text, found, |segment| {
@@ -125,7 +125,7 @@ impl Fast {
                 let bytes = &segment.as_bytes()[start..end];
                 match self.whole.get(bytes) {
                     Some(id) => ids.borrow_mut().push(*id),
-                    None => ids.borrow_mut().extend_from_slice(self.merges.encode(bytes, &mut scratch)),
+                    None => ids.borrow_mut().extend(self.merges.encode(bytes, &mut scratch)),
                 }
                 start = end;
             });
@@ -174,77 +174,64 @@ impl Fast {
 
     /// Merges every pre-token of the table into the dense counts and empties the table.
     pub fn fold(&self, tally: &mut Tally) {
-        let Tally { table, counts, scratch } = tally;
-        for part in table.parts(1) {
-            self.merge_part(part, counts, scratch);
-        }
-        table.clear();
+        self.merge_part(&[&tally.table], 0, 1, &mut tally.counts);
+        tally.table = Table::default(); // gives the memory back
     }
 
-    /// The counts of all tallies together; pre-tokens that several have seen are merged once, on as many threads.
+    /// The counts of all tallies together, on as many threads; what several have seen is merged once.
     pub fn fold_all(&self, mut tallies: Vec<Tally>) -> Vec<u64> {
-        let n_threads = tallies.len();
-        tallies.sort_by_key(|tally| tally.table.len());
-        let Some(mut all) = tallies.pop() else { return Vec::new() };
-        for tally in tallies {
-            tally.table.for_each(|bytes, count| all.table.add(bytes, count));
-            all.counts.iter_mut().zip(&tally.counts).for_each(|(sum, count)| *sum += count);
-        }
-        if n_threads == 1 {
-            self.fold(&mut all);
-            return all.counts;
-        }
-        let n_ids = all.counts.len();
-        let merge = |part: Part<'_>| {
-            let mut counts = vec![0; n_ids];
-            self.merge_part(part, &mut counts, &mut Scratch::default());
-            counts
+        let Some(mut counts) = tallies.first_mut().map(|tally| std::mem::take(&mut tally.counts)) else {
+            return Vec::new();
         };
-        let merged: Vec<_> = std::thread::scope(|scope| {
-            let workers: Vec<_> = all.table.parts(n_threads).map(|part| scope.spawn(move || merge(part))).collect();
-            workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+        let tables: Vec<&Table> = tallies.iter().map(|tally| &tally.table).collect();
+        let n = tables.len();
+        on_threads(n, |i| gather(&tables, i, n));
+        let merged = on_threads(n, |i| {
+            let mut counts = vec![0; counts.len()];
+            self.merge_part(&tables, i, n, &mut counts);
+            counts
         });
-        for counts in merged {
-            match counts {
-                Ok(counts) => all.counts.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+        for more in merged.iter().chain(tallies.iter().skip(1).map(|tally| &tally.counts)) {
+            counts.iter_mut().zip(more).for_each(|(sum, count)| *sum += count);
         }
-        all.counts
+        counts
     }
 
-    fn merge_part(&self, part: Part<'_>, counts: &mut [u64], scratch: &mut Scratch) {
+    /// Merges the pre-tokens in one of `n` parts of the tables.
+    fn merge_part(&self, tables: &[&Table], i: usize, n: usize, counts: &mut [u64]) {
         #[cfg(target_arch = "x86_64")]
         if has_avx2() {
             #[expect(unsafe_code, reason = "vector instructions")]
             // SAFETY: the processor has them.
-            return unsafe { self.merge_part_avx2(part, counts, scratch) };
+            return unsafe { self.merge_part_avx2(tables, i, n, counts) };
         }
-        self.merge_part_as_compiled(part, counts, scratch);
+        self.merge_part_as_compiled(tables, i, n, counts);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    fn merge_part_avx2(&self, part: Part<'_>, counts: &mut [u64], scratch: &mut Scratch) {
-        self.merge_part_as_compiled(part, counts, scratch);
+    fn merge_part_avx2(&self, tables: &[&Table], i: usize, n: usize, counts: &mut [u64]) {
+        self.merge_part_as_compiled(tables, i, n, counts);
     }
 
     #[inline(always)]
-    fn merge_part_as_compiled(&self, part: Part<'_>, counts: &mut [u64], scratch: &mut Scratch) {
-        part.for_each(
-            #[inline(always)]
-            |bytes, count| {
-                if !self.whole.is_empty()
-                    && let Some(id) = self.whole.get(bytes)
-                {
-                    counts[*id as usize] += count;
-                    return;
-                }
-                for id in self.merges.encode(bytes, scratch) {
-                    counts[*id as usize] += count;
-                }
-            },
-        );
+    fn merge_part_as_compiled(&self, tables: &[&Table], i: usize, n: usize, counts: &mut [u64]) {
+        let mut by_symbol = vec![0; self.merges.ids().len()];
+        let mut long = Vec::new();
+        let merged = tables.iter().flat_map(|table| table.part(i, n)).filter(|(bytes, count)| {
+            let whole = if self.whole.is_empty() { None } else { self.whole.get(*bytes) };
+            whole.map(|id| counts[*id as usize] += count).is_none()
+        });
+        merge_all(&self.merges, merged, &mut by_symbol, |bytes, count| long.push((bytes, count)));
+        let mut scratch = Scratch::default();
+        for (bytes, count) in long {
+            for symbol in self.merges.merge_long(bytes, &mut scratch) {
+                by_symbol[*symbol as usize] += count;
+            }
+        }
+        for (id, count) in self.merges.ids().iter().zip(by_symbol) {
+            counts[*id as usize] += count;
+        }
     }
 
     /// Whether long texts may be cut at all: no added token reaches over a cut.
@@ -270,6 +257,19 @@ impl Fast {
     }
 }
 
+/// What `work` returns for each number below `n`, on as many threads.
+fn on_threads<T: Send>(n: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    if n == 1 {
+        return vec![work(0)];
+    }
+    let work = &work;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..n).map(|i| scope.spawn(move || work(i))).collect();
+        let joined = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
+}
+
 /// Whether the processor has the instructions that the hot loops are compiled for a second time.
 #[cfg(target_arch = "x86_64")]
 fn has_avx2() -> bool {
@@ -279,9 +279,6 @@ fn has_avx2() -> bool {
         && is_x86_feature_detected!("lzcnt")
         && is_x86_feature_detected!("popcnt")
 }
-
-/// How many pre-tokens ahead the table's cache line is asked for.
-const N_AHEAD: usize = 12;
 
 /// Counts the pre-tokens between the starts. The keys are made first, so that the lines of the table, which is larger
 /// than the near caches, are under way when they are needed.

@@ -1,7 +1,12 @@
 //! How often each pre-token was seen. Short ones (15 bytes at most, nearly all) are their own key, so that a look-up
 //! touches one cache line and compares no strings; longer ones lie in an arena.
 
-use super::hash;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::{hash, pairs::prefetch};
+
+/// How many look-ups ahead the cache line of one is asked for.
+pub const N_AHEAD: usize = 12;
 
 /// Bytes that fit beside their length in a key.
 pub const N_KEY_BYTES: usize = 15;
@@ -18,10 +23,12 @@ pub struct Table {
     arena: Vec<u8>,
 }
 
-#[derive(Clone, Copy, Default)]
+/// Half a cache line. The count is atomic for [`gather`] alone.
+#[repr(align(32))]
+#[derive(Default)]
 struct Short {
-    key: Key,
-    count: u64,
+    key: [u8; 16],
+    count: AtomicU64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -34,13 +41,7 @@ struct Long {
 
 impl Default for Table {
     fn default() -> Self {
-        Self {
-            short: vec![Short::default(); 1 << 14],
-            n_short: 0,
-            long: vec![Long::default(); 1 << 8],
-            n_long: 0,
-            arena: Vec::new(),
-        }
+        Self { short: empty(1 << 14), n_short: 0, long: vec![Long::default(); 1 << 8], n_long: 0, arena: Vec::new() }
     }
 }
 
@@ -59,24 +60,10 @@ impl Table {
         self.short.len() * size_of::<Short>() + self.long.len() * size_of::<Long>() + self.arena.capacity()
     }
 
-    /// Pre-tokens in the table.
-    pub fn len(&self) -> usize {
-        self.n_short + self.n_long
-    }
-
     /// Asks for the cache line of a key that is added soon.
     #[inline(always)]
     pub fn prefetch(&self, key: Key) {
-        let slot = hash::of_key(key) as usize & (self.short.len() - 1);
-        #[cfg(target_arch = "x86_64")]
-        #[expect(unsafe_code, reason = "a hint to the processor")]
-        // SAFETY: a prefetch reads nothing, and the address is inside the table.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(&self.short[slot]).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = slot;
+        prefetch(&self.short[hash::of_key(key) as usize & (self.short.len() - 1)]);
     }
 
     /// Counts a short pre-token `n` times more.
@@ -86,12 +73,12 @@ impl Table {
         let mut slot = hash::of_key(key) as usize & mask;
         loop {
             let entry = &mut self.short[slot];
-            if entry.key == key {
-                entry.count += n;
+            if entry.key() == key {
+                *entry.count.get_mut() += n;
                 return;
             }
-            if entry.key == 0 {
-                *entry = Short { key, count: n };
+            if entry.key() == 0 {
+                *entry = Short { key: key.to_le_bytes(), count: n.into() };
                 self.n_short += 1;
                 if self.n_short * 8 > self.short.len() * 5 {
                     self.grow_short();
@@ -106,14 +93,14 @@ impl Table {
     fn grow_short(&mut self) {
         // A small table soon grows again; a large one costs its pages.
         let factor = if self.short.len() < 1 << 18 { 4 } else { 2 };
-        let mut grown = vec![Short::default(); self.short.len() * factor];
+        let mut grown = empty(self.short.len() * factor);
         let mask = grown.len() - 1;
-        for entry in self.short.iter().filter(|entry| entry.key != 0) {
-            let mut slot = hash::of_key(entry.key) as usize & mask;
-            while grown[slot].key != 0 {
+        for entry in self.short.drain(..).filter(|entry| entry.key() != 0) {
+            let mut slot = hash::of_key(entry.key()) as usize & mask;
+            while grown[slot].key() != 0 {
                 slot = (slot + 1) & mask;
             }
-            grown[slot] = *entry;
+            grown[slot] = entry;
         }
         self.short = grown;
     }
@@ -160,65 +147,73 @@ impl Table {
         self.long = grown;
     }
 
-    /// Visits every pre-token with its count, in no particular order.
-    pub fn for_each(&self, mut visit: impl FnMut(&[u8], u64)) {
-        for entry in self.short.iter().filter(|entry| entry.key != 0) {
-            let (bytes, n) = bytes_of(entry.key);
-            visit(&bytes[..n], entry.count);
-        }
-        for entry in self.long.iter().filter(|entry| entry.count > 0) {
-            visit(entry.bytes(&self.arena), entry.count);
+    /// The entry of a short pre-token.
+    fn find(&self, key: Key) -> Option<&Short> {
+        let mask = self.short.len() - 1;
+        let mut slot = hash::of_key(key) as usize & mask;
+        loop {
+            let entry = &self.short[slot];
+            if entry.key() == key {
+                return Some(entry);
+            }
+            if entry.key() == 0 {
+                return None;
+            }
+            slot = (slot + 1) & mask;
         }
     }
 
-    /// The table in `n` parts of about the same size; it is good for nothing else afterwards but [`Table::clear`].
-    pub fn parts(&mut self, n: usize) -> impl Iterator<Item = Part<'_>> {
-        self.short.retain(|entry| entry.key != 0);
-        self.long.retain(|entry| entry.count > 0);
-        let (n_short, n_long) = (self.short.len().div_ceil(n), self.long.len().div_ceil(n));
-        let (mut short, mut long, arena) = (self.short.as_mut_slice(), self.long.as_mut_slice(), &self.arena);
-        (0..n).map(move |_| {
-            let n_short = n_short.min(short.len());
-            let n_long = n_long.min(long.len());
-            let short = short.split_off_mut(..n_short).unwrap_or_default();
-            let long = long.split_off_mut(..n_long).unwrap_or_default();
-            Part { short, long, arena }
-        })
-    }
-
-    /// Forgets everything, and gives the memory back.
-    pub fn clear(&mut self) {
-        *self = Self::default();
+    /// The pre-tokens of one of `n` parts of about the same size, each with its count, in no particular order.
+    pub fn part(&self, i: usize, n: usize) -> impl Iterator<Item = (&[u8], u64)> {
+        let short = share(&self.short, i, n).iter().map(|entry| (entry.bytes(), entry.count.load(Relaxed)));
+        let long = share(&self.long, i, n).iter().map(|entry| (entry.bytes(&self.arena), entry.count));
+        short.chain(long).filter(|(_, count)| *count > 0)
     }
 }
 
-/// A share of a table's pre-tokens.
-pub struct Part<'t> {
-    short: &'t mut [Short],
-    long: &'t mut [Long],
-    arena: &'t [u8],
+/// Moves the counts of pre-tokens that several tables hold to the first of these. Each of `n` threads does its part; all
+/// have to be done before the counts are read. Long pre-tokens, which few tables share, stay where they are.
+///
+/// A thread takes counts away only where an earlier table holds the key, and adds only where none does: no two threads
+/// undo each other's work, and the order does not matter.
+pub fn gather(tables: &[&Table], part: usize, n: usize) {
+    for (i, table) in tables.iter().enumerate().skip(1) {
+        let entries = share(&table.short, part, n);
+        for (at, entry) in entries.iter().enumerate() {
+            if let Some(ahead) = entries.get(at + N_AHEAD).filter(|ahead| ahead.key() != 0) {
+                tables[0].prefetch(ahead.key());
+            }
+            if entry.key() != 0
+                && let Some(first) = tables[..i].iter().find_map(|earlier| earlier.find(entry.key()))
+            {
+                first.count.fetch_add(entry.count.swap(0, Relaxed), Relaxed);
+            }
+        }
+    }
 }
 
-impl Part<'_> {
-    /// Visits every pre-token with its count. Short ones come in alphabetical order: neighbours begin alike, and merge
-    /// the same pairs, which then lie in the nearest cache.
+/// Empty entries. They are written one by one: the pages are needed soon anyway.
+fn empty(n: usize) -> Vec<Short> {
+    let mut entries = Vec::new();
+    entries.resize_with(n, Short::default);
+    entries
+}
+
+/// Part `i` of `n` of a slice.
+fn share<T>(all: &[T], i: usize, n: usize) -> &[T] {
+    &all[all.len() * i / n..all.len() * (i + 1) / n]
+}
+
+impl Short {
     #[inline(always)]
-    pub fn for_each(self, mut visit: impl FnMut(&[u8], u64)) {
-        self.short.sort_unstable_by_key(|entry| (entry.key as u64).swap_bytes());
-        for entry in self.short {
-            let (bytes, n) = bytes_of(entry.key);
-            visit(&bytes[..n], entry.count);
-        }
-        for entry in self.long {
-            visit(entry.bytes(self.arena), entry.count);
-        }
+    fn key(&self) -> Key {
+        Key::from_le_bytes(self.key)
     }
-}
 
-/// The bytes of a key with its length behind them.
-#[inline(always)]
-fn bytes_of(key: Key) -> ([u8; 16], usize) {
-    (key.to_le_bytes(), (key >> 120) as usize)
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        &self.key[..usize::from(self.key[N_KEY_BYTES])]
+    }
 }
 
 impl Long {

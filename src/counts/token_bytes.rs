@@ -35,6 +35,11 @@ impl TokenBytes {
         Ok(tokens)
     }
 
+    /// One more than the largest id.
+    pub fn n_ids(&self) -> usize {
+        self.spans.len()
+    }
+
     /// The bytes of a token; empty if it has none.
     pub fn get(&self, id: u32) -> &[u8] {
         let (start, end) = self.spans[id as usize];
