@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::plan::ServingFlags;
+use super::{count::TextFlags, plan::ServingFlags};
 use crate::{
     corpus::Source,
     vocab::{forms::Form, named::DomainValue, select::PadMode},
@@ -12,8 +12,9 @@ use crate::{
 
 /// Choose the token ids that a draft head keeps, from text or from counts.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:
-  draftfast build-vocab model/ --corpus zh=chats.jsonl --corpus code:2=src/ --size 64000 -o vocab/")]
+#[command(after_help = "Examples:
+  draftfast build-vocab model/ --corpus zh=chats.jsonl --corpus code:2=src/ --size 64000 -o vocab/
+  draftfast build-vocab model/ --corpus logs.jsonl --only assistant -o vocab/")]
 pub struct BuildVocab {
     /// A model folder, or a tokenizer.json (then V comes from `--target-rows`)
     #[arg(value_name = "TOKENIZER_OR_MODEL")]
@@ -50,6 +51,9 @@ pub struct EvidenceFlags {
     /// Text to measure coverage on (default: a tenth of the corpus is held out); repeatable
     #[arg(long, value_name = "DOMAIN=PATH")]
     pub heldout: Vec<Source>,
+    /// What to take from the records of the text
+    #[command(flatten)]
+    pub text: TextFlags,
 }
 
 /// How many ids to keep.

@@ -34,6 +34,29 @@ pub struct Count {
     /// Print the counts of all domains together on stdout, `id<TAB>count` a line
     #[arg(long, value_name = "FORM", value_enum)]
     pub emit: Option<Emit>,
+    /// What to take from the records
+    #[command(flatten)]
+    pub text: TextFlags,
+    /// The corpus holds token ids: .jsonl lists, .npy, .bin
+    #[arg(long, conflicts_with_all = ["only", "render", "stdin", "check"])]
+    pub token_ids: bool,
+    /// The width of the ids in .bin files
+    #[arg(long, value_name = "TYPE", value_enum, requires = "token_ids")]
+    pub ids: Option<Width>,
+    /// Recount this share of the documents with the tokenizers crate, and record that the counts are equal
+    #[arg(long, value_name = "FRACTION", conflicts_with = "stdin")]
+    pub check: Option<f64>,
+    /// Which engine counts
+    #[arg(long, value_name = "ENGINE", value_enum, default_value_t = Engine::Auto)]
+    pub engine: Engine,
+    /// Seconds between two saves of the state from which a killed run goes on; 0 saves nothing
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub save_every: u64,
+}
+
+/// What is taken from the records of a corpus: shared by all commands that count text.
+#[derive(Debug, Clone, Args)]
+pub struct TextFlags {
     /// The member or column that holds the text [default: text, content, choices, messages or conversations]
     #[arg(long, value_name = "NAME")]
     pub field: Option<String>,
@@ -46,24 +69,9 @@ pub struct Count {
     /// Leave out reasoning: `<think>...</think>` and `reasoning_content`
     #[arg(long)]
     pub no_thinking: bool,
-    /// The corpus holds token ids: .jsonl lists, .npy, .bin
-    #[arg(long, conflicts_with_all = ["only", "render", "stdin", "check"])]
-    pub token_ids: bool,
-    /// The width of the ids in .bin files
-    #[arg(long, value_name = "TYPE", value_enum, requires = "token_ids")]
-    pub ids: Option<Width>,
     /// Stop at the first record that cannot be read, instead of skipping and counting it
     #[arg(long)]
     pub strict: bool,
-    /// Recount this share of the documents with the tokenizers crate, and record that the counts are equal
-    #[arg(long, value_name = "FRACTION", conflicts_with = "stdin")]
-    pub check: Option<f64>,
-    /// Which engine counts
-    #[arg(long, value_name = "ENGINE", value_enum, default_value_t = Engine::Auto)]
-    pub engine: Engine,
-    /// Seconds between two saves of the state from which a killed run goes on; 0 saves nothing
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub save_every: u64,
 }
 
 /// The layout of stdin.

@@ -3,7 +3,10 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::plan::{PlannedModel, answer};
+use super::{
+    count::extract,
+    plan::{PlannedModel, answer},
+};
 use crate::{
     checkpoint::{Checkpoint, Overrides, recipe},
     cli::build_vocab::{BuildVocab, ChoiceFlags, EvidenceFlags, Padding, Size},
@@ -71,7 +74,7 @@ pub fn choose(
     n_threads: Option<usize>,
     terminal: &Terminal,
 ) -> Result<Choice> {
-    let gathered = counted(tokenizer, &request(&args.evidence, n_threads), terminal)?;
+    let gathered = counted(tokenizer, &args.evidence, n_threads, terminal)?;
     let plan = match model {
         Some(model) if args.plans() => {
             let curve = measured::curve(tokenizer, &gathered)?;
@@ -113,30 +116,33 @@ impl ChoiceFlags {
     }
 }
 
-/// Counts what a request names, with a progress bar, and says what was skipped.
+/// Counts what the flags name, with a progress bar, and says what was skipped.
 ///
 /// # Errors
-/// As [`gather`].
-pub fn counted(tokenizer: &Tokenizer, request: &Request, terminal: &Terminal) -> Result<Gathered> {
-    let progress = terminal.progress("counting", None, Unit::Bytes);
-    let gathered = gather(tokenizer, request, &progress)?;
-    progress.finish();
-    gathered.evidence.counts.warnings.iter().for_each(|warning| terminal.warn(warning));
-    Ok(gathered)
-}
-
-/// What the flags ask to count.
-pub fn request(args: &EvidenceFlags, n_threads: Option<usize>) -> Request {
+/// As [`gather`], or chats that cannot be rendered as asked.
+pub fn counted(
+    tokenizer: &Tokenizer,
+    args: &EvidenceFlags,
+    n_threads: Option<usize>,
+    terminal: &Terminal,
+) -> Result<Gathered> {
     let mut options = CountOptions::default();
     options.n_threads = n_threads.unwrap_or(options.n_threads);
-    Request {
+    options.extract = extract(&args.text, tokenizer, terminal)?;
+    options.strict = args.text.strict;
+    let request = Request {
         sources: args.corpus.clone(),
         heldout: args.heldout.clone(),
         mixture: args.mixture.clone(),
         counts: args.counts.clone(),
         weights: args.weight.clone(),
         options,
-    }
+    };
+    let progress = terminal.progress("counting", None, Unit::Bytes);
+    let gathered = gather(tokenizer, &request, &progress)?;
+    progress.finish();
+    gathered.evidence.counts.warnings.iter().for_each(|warning| terminal.warn(warning));
+    Ok(gathered)
 }
 
 fn show(args: &BuildVocab, built: &Built, files: &[String], terminal: &Terminal) -> Result<()> {

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::{
-    cli::count::{Count, Engine, StdinFormat, Width},
+    cli::count::{Count, Engine, StdinFormat, TextFlags, Width},
     corpus::{Extract, Format, Source, Speakers, expand},
     counts::{
         CountOptions, Counts, DomainCounts, EngineChoice, IdWidth, Tokenizer, chat_template, check, count,
@@ -33,7 +33,7 @@ pub fn run(args: &Count, n_threads: Option<usize>, terminal: &Terminal) -> Resul
     let counts = if args.token_ids {
         let progress = progress(&sources, &options, "counting ids", terminal)?;
         let width = args.ids.map(|width| if width == Width::U16 { IdWidth::U16 } else { IdWidth::U32 });
-        let counts = count_token_ids(&tokenizer, &sources, width, args.field.as_deref(), &progress)?;
+        let counts = count_token_ids(&tokenizer, &sources, width, args.text.field.as_deref(), &progress)?;
         progress.finish();
         counts
     } else {
@@ -84,16 +84,19 @@ fn sources(args: &Count) -> Vec<Source> {
     args.corpus.clone()
 }
 
-fn options(args: &Count, tokenizer: &Tokenizer, n_threads: Option<usize>, terminal: &Terminal) -> Result<CountOptions> {
-    let defaults = CountOptions::default();
-    let speakers = if args.only.is_some() { Speakers::Assistant } else { Speakers::All };
-    let thinking = !args.no_thinking;
-    let mut extract = Extract { field: args.field.clone(), speakers, thinking, ..Extract::default() };
-    if args.only.is_some() || args.render {
+/// What to take from the records.
+///
+/// # Errors
+/// Chats are to be rendered, and the chat template is missing or damaged.
+pub fn extract(flags: &TextFlags, tokenizer: &Tokenizer, terminal: &Terminal) -> Result<Extract> {
+    let speakers = if flags.only.is_some() { Speakers::Assistant } else { Speakers::All };
+    let thinking = !flags.no_thinking;
+    let mut extract = Extract { field: flags.field.clone(), speakers, thinking, ..Extract::default() };
+    if flags.only.is_some() || flags.render {
         extract.render = chat_template(tokenizer)?.map(|template| template.renderer(speakers, thinking));
         match &extract.render {
             Some(_) => terminal.say("chats are rendered by the model's own template"),
-            None if args.render => {
+            None if flags.render => {
                 anyhow::bail!("`{}`: there is no chat template beside it", tokenizer.path().display())
             }
             None => {
@@ -101,13 +104,18 @@ fn options(args: &Count, tokenizer: &Tokenizer, n_threads: Option<usize>, termin
             }
         }
     }
+    Ok(extract)
+}
+
+fn options(args: &Count, tokenizer: &Tokenizer, n_threads: Option<usize>, terminal: &Terminal) -> Result<CountOptions> {
+    let defaults = CountOptions::default();
     // stdin cannot be read twice, so a run over it cannot be resumed.
     let is_resumable =
         args.save_every > 0 && !args.token_ids && sources(args).iter().all(|s| s.path.as_os_str() != "-");
     Ok(CountOptions {
-        extract,
+        extract: extract(&args.text, tokenizer, terminal)?,
         stdin: if args.format == StdinFormat::Jsonl { Format::Lines } else { Format::Text },
-        strict: args.strict,
+        strict: args.text.strict,
         n_threads: n_threads.unwrap_or(defaults.n_threads),
         engine: if args.engine == Engine::Reference { EngineChoice::Reference } else { EngineChoice::Auto },
         resume: args.output.as_ref().filter(|_| is_resumable).map(|output| state_path(output)),

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, anyhow};
 
-use super::build_vocab::{counted, request};
+use super::build_vocab::counted;
 use crate::{
     checkpoint::{Checkpoint, Overrides, Recipe, recipe},
     cli::{
@@ -86,7 +86,7 @@ fn coverage(args: &Plan, n_threads: Option<usize>, terminal: &Terminal) -> Resul
         return Ok(None);
     }
     let tokenizer = Tokenizer::open(&args.model)?;
-    let gathered = counted(&tokenizer, &request(&args.evidence, n_threads), terminal)?;
+    let gathered = counted(&tokenizer, &args.evidence, n_threads, terminal)?;
     gathered.notes.iter().for_each(|note| terminal.say(note));
     measured::curve(&tokenizer, &gathered)
 }
@@ -106,7 +106,7 @@ fn acceptance(flags: &ServingFlags) -> Result<Option<Acceptance>> {
 impl EvidenceFlags {
     /// Whether any text or counts are named.
     fn is_given(&self) -> bool {
-        let Self { corpus, counts, mixture, heldout, weight: _ } = self;
+        let Self { corpus, counts, mixture, heldout, weight: _, text: _ } = self;
         !(corpus.is_empty() && counts.is_empty() && mixture.is_none() && heldout.is_empty())
     }
 }

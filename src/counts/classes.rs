@@ -99,6 +99,12 @@ pub static NFC_CARE: LazyLock<CharTable> = LazyLock::new(|| {
     CharTable::new(&value)
 });
 
+/// Builds the tables that counting reads, so that the first text does not wait for them.
+pub fn prepare() {
+    LazyLock::force(&CLASSES);
+    LazyLock::force(&NFC_CARE);
+}
+
 /// The class of `c`.
 #[inline]
 pub fn class_of(c: char) -> Class {

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
 use super::{
+    classes,
     engine::{Engine, EngineChoice},
     fast::{Fast, Tally},
     reference::Reference,
@@ -78,21 +79,24 @@ impl Tokenizer {
 
     fn from_json(path: PathBuf, json: Vec<u8>) -> Result<Self> {
         let spec: Spec<'_> = serde_json::from_slice(&json).context("not a tokenizer.json")?;
-        let is_bpe = spec.model.kind.as_deref() == Some("BPE") && !spec.model.vocab.0.is_empty();
-        let reference = OnceLock::new();
-        let tokens = if is_bpe {
-            Tokens::new(spec.model.vocab.0.iter().map(|(token, id)| (token.as_ref(), *id)))?
-        } else {
-            let loaded = Reference::new(&json).context("the tokenizers crate refuses the file")?;
-            let vocab: Vec<(String, u32)> = loaded.vocab().collect();
-            let _ = reference.set(Ok(loaded));
-            Tokens::new(vocab.iter().map(|(token, id)| (token.as_str(), *id)))?
-        };
+        // Three things of about the same length that do not need each other.
+        let ((tokens, sha256), fast) = rayon::join(
+            || {
+                rayon::join(
+                    || base_tokens(&spec, &json),
+                    || {
+                        classes::prepare();
+                        sha256_hex(&json)
+                    },
+                )
+            },
+            || Fast::new(&spec).map(Arc::new),
+        );
+        let (tokens, loaded) = tokens?;
+        let reference = loaded.map_or_else(OnceLock::new, |loaded| OnceLock::from(Ok(loaded)));
         let spelling = Spelling::of(&spec);
-        let fast = Fast::new(&spec).map(Arc::new);
         let added = spec.added_tokens.into_iter().map(|token| (token.id, token)).collect::<BTreeMap<_, _>>();
         ensure!(added.keys().all(|id| *id < MAX_ID), "an added token has an id of {MAX_ID} or more");
-        let sha256 = sha256_hex(&json);
         Ok(Self { path, sha256, tokens, added, spelling, fast, reference, json })
     }
 
@@ -203,6 +207,16 @@ impl Tokenizer {
             .as_ref()
             .map_err(|error| anyhow!("`{}`: the tokenizers crate refuses the file: {error}", self.path.display()))
     }
+}
+
+/// The base vocabulary; for models other than BPE as the reference sees it, which is loaded then.
+fn base_tokens(spec: &Spec<'_>, json: &[u8]) -> Result<(Tokens, Option<Reference>)> {
+    if spec.model.kind.as_deref() == Some("BPE") && !spec.model.vocab.0.is_empty() {
+        return Ok((Tokens::new(spec.model.vocab.0.iter().map(|(token, id)| (token.as_ref(), *id)))?, None));
+    }
+    let loaded = Reference::new(json).context("the tokenizers crate refuses the file")?;
+    let vocab: Vec<(String, u32)> = loaded.vocab().collect();
+    Ok((Tokens::new(vocab.iter().map(|(token, id)| (token.as_str(), *id)))?, Some(loaded)))
 }
 
 impl Tokens {

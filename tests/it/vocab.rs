@@ -214,6 +214,28 @@ fn a_mixture_file_and_floors_shape_the_vocabulary() {
 }
 
 #[test]
+fn records_are_read_as_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let chat =
+        r#"{"said": "a", "messages": [{"role": "user", "content": "aaaa"}, {"role": "assistant", "content": "b"}]}"#;
+    let chats = text(dir.path(), "chats.jsonl", &format!("{chat}\n").repeat(50));
+    let corpus = [path(&model), "--size", "1", "--corpus", path(&chats)];
+    let n_bytes = |flags: &[&str], out: &str| {
+        let out = dir.path().join(out);
+        built(&[&corpus, flags].concat(), &out);
+        let record: Value = serde_json::from_slice(&fs::read(out.join("vocabulary.json")).unwrap()).unwrap();
+        record["counts"]["domains"][0]["n_bytes"].as_u64().unwrap()
+    };
+    let all = n_bytes(&[], "all");
+    assert_eq!(all, 50 * 5);
+    assert_eq!(n_bytes(&["--field", "said"], "field"), 50);
+    assert!((50..all).contains(&n_bytes(&["--only", "assistant"], "own")));
+    let said = refused(&[&corpus[..], &["--field", "none", "--strict"]].concat(), &dir.path().join("none"));
+    assert!(said.contains("line 1"), "{said}");
+}
+
+#[test]
 fn an_empty_corpus_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let model = model(dir.path());
