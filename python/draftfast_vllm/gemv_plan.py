@@ -48,9 +48,10 @@ class Plan:
 def make_plan(n: int, k: int, m: int, card: Card) -> Plan | None:
     """For [n, k] weights and m vectors; None: one vector does not fit the card's shared memory."""
     one = _one(n, k, card)
-    if m == 1 and k % 32 == 0 and one.shared_bytes <= card.block_bytes:
-        return one
-    return _several(n, k, m, card)
+    one_fits = k % 32 == 0 and one.shared_bytes <= card.block_bytes
+    several = None if m == 1 and one_fits else _several(n, k, m, card)
+    # Vector after vector where more than one do not fit.
+    return one if one_fits and (several is None or several.m == 1) else several
 
 
 def _one(n: int, k: int, card: Card) -> Plan:

@@ -81,10 +81,16 @@ impl Plan {
             "{n} x {k} has more than 2^32 blocks"
         );
         let one = Self::one(n, k, card);
-        if m == 1 && k.is_multiple_of(32) && one.shared_bytes <= card.block_bytes {
+        let one_fits = k.is_multiple_of(32) && one.shared_bytes <= card.block_bytes;
+        if m == 1 && one_fits {
             return Ok(one);
         }
-        Self::several(n, k, m, card)
+        match Self::several(n, k, m, card) {
+            Ok(several) if several.m > 1 || !one_fits => Ok(several),
+            // Vector after vector then.
+            _ if one_fits => Ok(one),
+            refused => refused,
+        }
     }
 
     /// One vector, kernels/gemv.cu. Rows are few when a group has hardly more than one; then, and where it leaves no step
@@ -357,7 +363,8 @@ mod tests {
                         plan.shared_bytes <= card.block_bytes && plan.m <= m && plan.warps.is_multiple_of(plan.split)
                     );
                     assert!(plan.grid <= n.min(card.n_multiprocessors * card.gemv_blocks));
-                    assert_eq!(plan.module == "gemv", m == 1 && k % 32 == 0, "{n} x {k}, {m}");
+                    assert_eq!(plan.module == "gemv", plan.m == 1 && k % 32 == 0, "{n} x {k}, {m}");
+                    assert_eq!(plan.m > 1, m > 1 && (card.block_bytes > 200_000 || k < 17408), "{n} x {k}, {m}");
                 }
             }
         }

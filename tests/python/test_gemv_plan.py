@@ -43,7 +43,7 @@ def test_what_is_planned_is_allowed(n, k, card):
         assert plan is not None and 1 <= plan.m <= m
         assert plan.shared_bytes <= card.block_bytes and 1 <= plan.grid <= n
         assert plan.warps % plan.split == 0 and plan.grid <= card.n_multiprocessors * card.gemv_blocks
-        if m == 1 and k % 32 == 0:
+        if plan.m == 1 and k % 32 == 0:
             assert plan.kernel in KERNELS["gemv.cu"] and plan.split <= 2
         else:
             assert plan.kernel in KERNELS["gemv_mma.cu"] and plan.split <= -(-k // 256)
@@ -57,4 +57,5 @@ def test_draft_heads_and_linears():
     assert make_plan(64_128, 5120, 8, H200).m == 8
     assert make_plan(2560, 4096, 1, H200).kernel == "nvfp4_gemv_few"
     assert make_plan(64_128, 2560, 2, GB10).kernel == "nvfp4_mma_shallow"
+    assert (make_plan(5120, 17_408, 8, GB10).m, make_plan(5120, 17_408, 8, GB10).kernel) == (1, "nvfp4_gemv")
     assert make_plan(64_128, 200_000, 1, H200) is None
