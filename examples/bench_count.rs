@@ -4,6 +4,8 @@
 
 #![expect(clippy::print_stdout, reason = "its output is data for a script")]
 
+mod texts;
+
 use std::{path::Path, time::Instant};
 
 use anyhow::{Context, Result};
@@ -19,7 +21,7 @@ fn main() -> Result<()> {
     println!("load\t0\t{:.4}\t{:.4}", started.elapsed().as_secs_f64(), cpu_seconds() - cpu);
     let n_threads: usize = n_threads.parse().context("the number of threads")?;
     for file in files {
-        let texts = texts(file).with_context(|| format!("`{file}`"))?;
+        let texts = texts::read(file).with_context(|| format!("`{file}`"))?;
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let n_bytes: usize = texts.iter().map(|text| text.len()).sum();
         let (started, cpu) = (Instant::now(), cpu_seconds());
@@ -29,16 +31,6 @@ fn main() -> Result<()> {
         println!("{file}\t{n_bytes}\t{seconds:.4}\t{cpu:.4}\t{}", counts.iter().sum::<u64>());
     }
     Ok(())
-}
-
-fn texts(file: &str) -> Result<Vec<String>> {
-    let bytes = std::fs::read(file)?;
-    let bytes = if file.ends_with(".zst") { zstd::decode_all(bytes.as_slice())? } else { bytes };
-    let text = |line: &[u8]| -> Result<String> {
-        let value: serde_json::Value = serde_json::from_slice(line)?;
-        value["text"].as_str().map(str::to_owned).context("no text")
-    };
-    bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()).map(text).collect()
 }
 
 /// CPU time of the process so far, by the kernel's clock of 100 ticks a second; 0 where there is no /proc.

@@ -3,6 +3,8 @@
 //!
 //! `synthetic_corpus N_BYTES jsonl FILE...` writes a record a line, `synthetic_corpus N_BYTES line FILE...` one line.
 
+mod texts;
+
 use std::io::{BufWriter, Write};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -19,7 +21,7 @@ fn main() -> Result<()> {
     ensure!(matches!(layout.as_str(), "jsonl" | "line"), "the layout is `{layout}`, not `jsonl` or `line`");
     let mut texts = Vec::new();
     for file in files {
-        texts.extend(read(file).with_context(|| format!("`{file}`"))?);
+        texts.extend(texts::read(file).with_context(|| format!("`{file}`"))?);
     }
     ensure!(texts.iter().any(|text| !text.is_empty()), "the files hold no text");
     let mut output = BufWriter::with_capacity(1 << 20, std::io::stdout().lock());
@@ -56,14 +58,4 @@ fn changed(text: &str, random: &mut u64) -> String {
         }
     };
     text.chars().map(change).collect()
-}
-
-fn read(file: &str) -> Result<Vec<String>> {
-    let bytes = std::fs::read(file)?;
-    let bytes = if file.ends_with(".zst") { zstd::decode_all(bytes.as_slice())? } else { bytes };
-    let text = |line: &[u8]| -> Result<String> {
-        let value: serde_json::Value = serde_json::from_slice(line)?;
-        value["text"].as_str().map(str::to_owned).context("no text")
-    };
-    bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()).map(text).collect()
 }

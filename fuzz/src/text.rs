@@ -1,5 +1,8 @@
 //! Tokenizers and corpora.
 
+#[path = "../../tests/it/count_fuzz/families.rs"]
+mod families;
+
 use std::{fs, sync::LazyLock};
 
 use draftfast::{
@@ -12,34 +15,6 @@ use draftfast::{
 use serde_json::{Value, json};
 
 use crate::scratch::Scratch;
-
-const CONTRACTIONS: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
-
-/// The split of each family that the fast engine knows, put on the vocabulary of a synthetic model.
-fn splits() -> Vec<Vec<String>> {
-    let cl100k = |letter: &str, mark: &str, digits: &str| {
-        format!(
-            r"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?{letter}+|\p{{N}}{digits}| ?[^\s\p{{L}}{mark}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-        )
-    };
-    let (upper, lower) = (r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]");
-    let prefix = r"[^\r\n\p{L}\p{N}]?";
-    let o200k = format!(
-        r"{prefix}{upper}*{lower}+{CONTRACTIONS}?|{prefix}{upper}+{lower}*{CONTRACTIONS}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    );
-    let deepseek = [
-        r"\p{N}{1,3}".to_owned(),
-        "[一-龥\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+".to_owned(),
-        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+".to_owned(),
-    ];
-    vec![
-        vec![cl100k(r"[\p{L}\p{M}]", r"\p{M}", "")],
-        vec![cl100k(r"\p{L}", "", "")],
-        vec![cl100k(r"\p{L}", "", "{1,3}")],
-        vec![o200k],
-        deepseek.to_vec(),
-    ]
-}
 
 static SCRATCH: LazyLock<Scratch> = LazyLock::new(|| Scratch::new("text"));
 
@@ -56,14 +31,14 @@ pub fn synthetic_tokenizer() -> Value {
 static TOKENIZERS: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
     let base = synthetic_tokenizer();
     let step = |regex: &String| json!({ "type": "Split", "pattern": { "Regex": regex }, "behavior": "Isolated", "invert": false });
-    let open = |(i, regexes): (usize, Vec<String>)| {
+    let open = |(_, regexes, nfc, ignore_merges): (&str, Vec<String>, bool, bool)| {
         let mut json = base.clone();
         let mut steps: Vec<Value> = regexes.iter().map(step).collect();
         steps
             .push(json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false }));
         json["pre_tokenizer"] = json!({ "type": "Sequence", "pretokenizers": steps });
-        json["normalizer"] = if i < 2 { json!({ "type": "NFC" }) } else { Value::Null };
-        json["model"]["ignore_merges"] = json!(i == 2);
+        json["normalizer"] = if nfc { json!({ "type": "NFC" }) } else { Value::Null };
+        json["model"]["ignore_merges"] = json!(ignore_merges);
         let path = SCRATCH.write("tokenizer.json", &serde_json::to_vec(&json).expect("JSON is written"));
         let tokenizer = Tokenizer::open(&path).expect("the synthetic tokenizer is one");
         assert!(tokenizer.fast_name().is_ok(), "{:?}", tokenizer.fast_name());
@@ -71,7 +46,7 @@ static TOKENIZERS: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
         let _ = tokenizer.count_texts(&["a"], EngineChoice::Reference);
         tokenizer
     };
-    splits().into_iter().enumerate().map(open).collect()
+    families::families().into_iter().map(open).collect()
 });
 
 /// The fast engine against the `tokenizers` crate: the same ids for any text, and the same wherever it is cut.

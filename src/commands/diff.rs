@@ -18,14 +18,7 @@ pub fn run(args: &Diff, terminal: &Terminal) -> Result<()> {
         let (vocab, _) = read(path, &args.reading, terminal)?;
         Side::open(path, vocab)
     });
-    let mut counts: Option<Counts> = None;
-    for path in &args.counts {
-        let more = Counts::read(path)?;
-        match &mut counts {
-            Some(counts) => drop(counts.merge(more)?),
-            None => counts = Some(more),
-        }
-    }
+    let counts = Counts::sum(args.counts.iter().map(|path| Counts::read(path)))?;
     let domains: Vec<Domain<'_>> = counts.as_ref().map(domains).unwrap_or_default();
     let found = compare(&a?, &b?, &domains)?;
     if terminal.is_json() {

@@ -71,14 +71,7 @@ fn show_diff(args: &Diff, terminal: &Terminal) -> Result<()> {
     let (a, _) = read(&args.a, &args.reading, terminal)?;
     let (b, _) = read(&args.b, &args.reading, terminal)?;
     let tokenizer = args.tokenizer.as_deref().map(Tokenizer::open).transpose()?;
-    let mut counts: Option<Counts> = None;
-    for path in &args.counts {
-        let more = Counts::read(path)?;
-        match &mut counts {
-            Some(counts) => drop(counts.merge(more)?),
-            None => counts = Some(more),
-        }
-    }
+    let counts = Counts::sum(args.counts.iter().map(|path| Counts::read(path)))?;
     let domains: Vec<Domain<'_>> = counts.as_ref().map(domains).unwrap_or_default();
     let found = diff(&a, &b, &domains);
     if terminal.is_json() {

@@ -188,6 +188,19 @@ impl Counts {
         Ok(repeated)
     }
 
+    /// The counts of all shards together, added as by [`Counts::merge`]; none of no shard.
+    ///
+    /// # Errors
+    /// A shard's own, or as [`Counts::merge`].
+    pub fn sum(shards: impl IntoIterator<Item = Result<Self>>) -> Result<Option<Self>> {
+        let mut shards = shards.into_iter();
+        let Some(mut sum) = shards.next().transpose()? else { return Ok(None) };
+        for shard in shards {
+            sum.merge(shard?)?;
+        }
+        Ok(Some(sum))
+    }
+
     /// The file as bytes, uncompressed.
     pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
         let domains = self.domains.iter().map(|d| {

@@ -111,14 +111,7 @@ fn count_all(
     notes: &mut Vec<String>,
 ) -> Result<Evidence> {
     let Request { sources, heldout, options, .. } = request;
-    let mut counts: Option<Counts> = None;
-    for path in &request.counts {
-        let more = Counts::read_for(path, tokenizer)?;
-        match &mut counts {
-            Some(counts) => drop(counts.merge(more)?),
-            None => counts = Some(more),
-        }
-    }
+    let counts = Counts::sum(request.counts.iter().map(|path| Counts::read_for(path, tokenizer)))?;
     if !sources.is_empty() {
         let mut evidence = Evidence::count(tokenizer, sources, heldout, options, progress)?;
         counts.map_or(Ok(()), |counts| evidence.add(counts))?;

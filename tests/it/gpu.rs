@@ -163,9 +163,10 @@ fn the_card_multiplies_as_fp64_does_for_any_shape_and_any_activations() {
                     let logits = &y[v * n as usize..][..n as usize];
                     for row in (0..n as usize).step_by(1 + n as usize / 64) {
                         let (expected, terms, weights) = reference(&codes, &scales, 1.23e-4, x, row, k as usize);
-                        // One vector: sums of up to eight products are rounded to FP16, seven times 2^-12 at most; what is
+                        // gemv.cu: sums of up to eight products are rounded to FP16, seven times 2^-12 at most; what is
                         // small beside the largest element is off by up to 2^-34 of that.
-                        let (sums, small) = if m == 1 { (7.0 / 4096.0, -34) } else { (1e-6, -40) };
+                        let (sums, small) =
+                            if m == 1 && k.is_multiple_of(32) { (7.0 / 4096.0, -34) } else { (1e-6, -40) };
                         let limit = terms * sums + largest * weights * 2f64.powi(small) + 1e-44;
                         let error = (f64::from(logits[row]) - expected).abs();
                         assert!(error <= limit, "{n} x {k}, m {m}, kind {kind}, row {row}: {error:e} over {limit:e}");

@@ -2,7 +2,7 @@
 # Everything on the device machine: device.sh PIECE.tar.xz, in the checkout's root, results under $OUT. About six minutes.
 # A step that fails says so and costs itself, not the others; logs come back in one file.
 set -uo pipefail
-here=$(realpath "$(dirname "$0")"); root=$(realpath "$here/../../.."); work=${WORK:-/tmp/h200}; begin=$SECONDS
+here=$(realpath "$(dirname "$0")"); root=$(realpath "$here/../../.."); work=${WORK:-$(mktemp -d)}; begin=$SECONDS
 mkdir -p "$work" "$OUT"
 export PYTHONPATH="$work/site:$root/python" PATH="$work/site/bin:$PATH" PYTHONUNBUFFERED=1 TRITON_CACHE_DIR="$work/triton" CUDA_CACHE_PATH="$work/nv"
 export CUDA_CACHE_MAXSIZE=4294967296 VLLM_CACHE_ROOT="$work/cache" VLLM_CONFIG_ROOT="$work/config" TORCHINDUCTOR_COMPILE_THREADS=4 OMP_NUM_THREADS=4

@@ -4,6 +4,7 @@
 //! long in each test; `DRAFTFAST_FUZZ_SEED` starts elsewhere; `DRAFTFAST_FUZZ_TOKENIZERS` names more tokenizer.json
 //! files, separated by colons.
 
+mod families;
 mod grammar;
 mod made;
 
@@ -16,8 +17,9 @@ use std::{
 use draftfast::counts::{EngineChoice, Tokenizer};
 
 use self::{
+    families::families,
     grammar::{Random, string},
-    made::{families, tokenizer_json},
+    made::tokenizer_json,
 };
 use crate::counts::shared_data;
 
