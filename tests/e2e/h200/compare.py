@@ -1,14 +1,17 @@
 """Engines side by side on one GPU, measured in turn: `compare.py WORK OUT [SECONDS] [MODE...]`.
 
-Starting an engine takes minutes of one core, a request takes a second of the GPU. So all start at once, wait, and answer a
-round each in turn, five times: what slows the machine for a while slows all of them. An engine that dies costs its own row.
+Starting an engine takes minutes of one core, a request takes a second of the GPU. So all start at once, and answer a round
+each in turn, twelve times: what slows the machine for a while slows all of them. While one answers, the others are stopped
+(SIGSTOP), so that no waiting thread of theirs takes a core. An engine that dies costs its own row.
 Writes `OUT/results.json` as it goes and `OUT/table.txt`; logs are `WORK/MODE.log`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -20,7 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 MODES = ("native", "sidecar", "seed", "none", "full-head", "sidecar-vllm", "missing-ids")
-N_ROUNDS, ROUND_SECONDS = 6, 60
+N_ROUNDS, ROUND_SECONDS = 13, 60
 
 
 class Engine:
@@ -35,6 +38,7 @@ class Engine:
             self.process = subprocess.Popen(
                 [sys.executable, str(HERE / "engine.py"), mode, str(work)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1, env=environment,
+                start_new_session=True,
             )  # fmt: skip
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -50,18 +54,26 @@ class Engine:
         except Empty:
             line = None
         if line is None:
-            self.process.kill()
+            self.signal(signal.SIGKILL)
             self.answer["died"] = True
             return None
         return json.loads(line)
 
     def ask(self, what: str) -> dict[str, Any] | None:
-        """One question, one answer."""
+        """One question, one answer; stopped before and after."""
+        self.signal(signal.SIGCONT)
         try:
             print(what, file=self.process.stdin)
         except OSError:
             return None
-        return self.hear(time.monotonic() + ROUND_SECONDS)
+        answer = self.hear(time.monotonic() + ROUND_SECONDS)
+        self.signal(signal.SIGSTOP)
+        return answer
+
+    def signal(self, which: signal.Signals) -> None:
+        """To all its processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, which)
 
     @property
     def dead(self) -> bool:
@@ -115,6 +127,8 @@ def main(work: Path, out: Path, seconds: float, modes: list[str]) -> int:
     for engine in engines:
         engine.answer |= engine.hear(deadline) or {}
         print(f"{engine.mode}: {engine.answer}", flush=True)
+    for engine in engines:
+        engine.signal(signal.SIGSTOP)
     for _ in range(N_ROUNDS):
         for engine in engines:
             answer = None if engine.dead else engine.ask("round")
@@ -126,7 +140,7 @@ def main(work: Path, out: Path, seconds: float, modes: list[str]) -> int:
         write()
     found = write()
     for engine in engines:
-        engine.process.kill()
+        engine.signal(signal.SIGKILL)
     (out / "table.txt").write_text(table(found) + "\n")
     print(table(found))
     return 0 if all(row.get("text_is_the_chain") for row in found) else 1

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Everything on the device machine: device.sh PIECE.tar.xz, in the checkout's root, results under $OUT. About six minutes.
+# STEPS="engines" runs some of the steps, MODES="native sidecar" some of the engines, PROFILE=1 says where their time goes.
 # A step that fails says so and costs itself, not the others; logs come back in one file.
 set -uo pipefail
 here=$(realpath "$(dirname "$0")"); root=$(realpath "$here/../../.."); work=${WORK:-$(mktemp -d)}; begin=$SECONDS
 mkdir -p "$work" "$OUT"
-export PYTHONPATH="$work/site:$root/python" PATH="$work/site/bin:$PATH" PYTHONUNBUFFERED=1 TRITON_CACHE_DIR="$work/triton" CUDA_CACHE_PATH="$work/nv"
-export CUDA_CACHE_MAXSIZE=4294967296 VLLM_CACHE_ROOT="$work/cache" VLLM_CONFIG_ROOT="$work/config" TORCHINDUCTOR_COMPILE_THREADS=4 OMP_NUM_THREADS=4
+export PYTHONPATH="$work/site:$root/python:$here" PATH="$work/site/bin:$PATH" PYTHONUNBUFFERED=1 TRITON_CACHE_DIR="$work/triton" CUDA_CACHE_PATH="$work/nv"
+export CUDA_CACHE_MAXSIZE=4294967296 VLLM_CACHE_ROOT="$work/cache" VLLM_CONFIG_ROOT="$work/config" TORCHINDUCTOR_COMPILE_THREADS=4 OMP_NUM_THREADS=1
 export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 TRITON_CACHE_AUTOTUNING=1
 
 logs() { # what comes back of the logs: the ends of all, in one file
@@ -32,17 +33,18 @@ large() { # the 27B's shapes
 }
 export -f model large; export here work
 
+wanted() { [[ " ${STEPS:-large engines kernels load units} " == *" $1 "* ]]; }
 step 60 unpack bash -c 'mkdir -p "$work/site" && { tar -xJf "$0" -C "$work/site" || python3 -m tarfile -e "$0" "$work/site"; }' "$1" || exit 1
-step 150 large bash -c large &
+wanted large && { step 150 large bash -c large & }
 step 90 smoke python3 "$here/smoke.py" &
 smoke=$!
 step 150 model bash -c model; made=$?
 wait "$smoke"; runs=$?
-if [ $made = 0 ] && [ $runs = 0 ]; then
+if wanted engines && [ $made = 0 ] && [ $runs = 0 ]; then
   step 420 engines python3 "$here/compare.py" "$work" "$OUT" 270 ${MODES:-}
 fi
 wait
-step 90 kernels python3 "$here/kernels.py" "$OUT/kernels.json"
-step 60 load python3 "$root/tests/e2e/load_time.py" "$work/27b" "$work/27b-side" && cp "$work/load.log" "$OUT/load.txt"
-step 60 units python3 -m pytest -q -p no:cacheprovider "$root/tests/python"
-tail -n 25 "$work/load.log"; grep -v '^right.*ok.: True' "$work/kernels.log" | cut -c1-900; cat "$OUT/table.txt"; cat "$OUT/steps.txt"
+wanted kernels && step 90 kernels python3 "$here/kernels.py" "$OUT/kernels.json" && grep -v '^right.*ok.: True' "$work/kernels.log" | cut -c1-900
+wanted load && step 60 load python3 "$root/tests/e2e/load_time.py" "$work/27b" "$work/27b-side" && cp "$work/load.log" "$OUT/load.txt" && tail -n 25 "$OUT/load.txt"
+wanted units && step 60 units python3 -m pytest -q -p no:cacheprovider "$root/tests/python"
+cat "$OUT/table.txt" "$OUT/steps.txt"

@@ -1,12 +1,14 @@
 """One engine of the comparison, as `compare.py` starts it: `engine.py MODE WORK`.
 
 Says on its standard output, a JSON line each: `ready`, then for each line that it reads there one answer: `round` (one
-request), `finish` (what stays to be said: drafter memory, time of the draft head alone). Everything else goes to its log.
+request), `finish` (what stays to be said: drafter memory, time of the draft head alone). Everything else goes to its log,
+with PROFILE=1 also where a round of the engine spends its time, on the processor and on the GPU.
+
+The engine core is a process of its own, as under `vllm serve`; `probes.py` is what measures there.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import statistics
@@ -17,14 +19,13 @@ from typing import Any
 
 N_TOKENS, K, PROMPT = 1024, int(os.environ.get("K", "7")), [5, 6, 7, 8, 9, 10]
 os.environ |= {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "fork",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_USE_V2_MODEL_RUNNER": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
-
-Events = list[tuple[Any, Any]]
 
 
 def additional_config(mode: str, work: Path) -> dict[str, Any]:
@@ -59,48 +60,26 @@ def start(mode: str, work: Path) -> Any:
         model=str(work / "model"), skip_tokenizer_init=True, max_model_len=2048, max_num_seqs=4, max_num_batched_tokens=2048,
         dtype="bfloat16", enable_prefix_caching=False, attention_backend="TRITON_ATTN", gdn_prefill_backend="triton",
         disable_log_stats=False, gpu_memory_utilization=0.1, kv_cache_memory_bytes=4 << 30,
-        additional_config=additional_config(mode, work), **options,
+        worker_extension_cls="probes.Probes", additional_config=additional_config(mode, work), **options,
     )  # fmt: skip
 
 
-def time_drafts() -> Events:
-    """CUDA events around every draft of the speculator."""
-    import torch
-    from vllm.v1.worker.gpu.spec_decode.mtp.speculator import MTPSpeculator
-
-    events: Events = []
-    original = MTPSpeculator.propose
-
-    def propose(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        result = original(self, *args, **kwargs)
-        end.record()
-        events.append((begin, end))
-        return result
-
-    MTPSpeculator.propose = propose
-    return events
-
-
-def one_round(llm: Any, events: Events, chain: list[int]) -> dict[str, Any]:
+def one_round(llm: Any, chain: list[int]) -> dict[str, Any]:
     """One request of 1,024 tokens, greedy."""
-    import torch
     from vllm import SamplingParams
 
     sampling = SamplingParams(temperature=0, max_tokens=N_TOKENS, detokenize=False, ignore_eos=True)
-    events.clear()
+    llm.collective_rpc("forget_drafts")
     begin = time.perf_counter()
     (output,) = llm.generate([{"prompt_token_ids": PROMPT}], sampling, use_tqdm=False)
     seconds = time.perf_counter() - begin
-    torch.cuda.synchronize()
-    # The first draft follows the prompt, not a draft.
-    draft_us = [1000 * begin.elapsed_time(end) for begin, end in events[1:]]
+    (draft_us,) = llm.collective_rpc("draft_times_us")
     return {
         "tokens_per_s": N_TOKENS / seconds,
         "text_is_the_chain": list(output.outputs[0].token_ids) == chain,
-        "n_steps": len(events),
-        "draft_us": statistics.median(draft_us) if draft_us else None,
+        "n_steps": len(draft_us),
+        # The first draft follows the prompt, not a draft.
+        "draft_us": statistics.median(draft_us[1:]) if draft_us else None,
         "accepted": counters(llm),
     }
 
@@ -127,56 +106,34 @@ def chain_of(work: Path) -> list[int]:
     return chain
 
 
-def finish() -> dict[str, Any]:
-    """Time of `get_top_tokens` alone for 1 and 8 states, in a CUDA graph, and what the drafter holds."""
-    import torch
+def profiled_rounds(llm: Any, chain: list[int]) -> None:
+    """A round under each profiler; neither counts."""
+    for kind in ("processor", "gpu"):
+        llm.collective_rpc("profile_on", args=(kind,))
+        answer = one_round(llm, chain)
+        print(
+            f"profile of the {kind}: {answer['tokens_per_s']:.0f} tokens/s, {answer['n_steps']} steps", file=sys.stderr
+        )
+        llm.collective_rpc("profile_off", args=(kind,))
 
-    from draftfast_vllm.attach import n_parameter_bytes
 
-    found = [o for o in gc.get_objects() if type(o).__name__ == "Qwen3_5MTP" and hasattr(o, "get_top_tokens")]
-    if not found:
-        return {}
-    drafter = found[0]
-    answer: dict[str, Any] = {"drafter_bytes": n_parameter_bytes(drafter)}
-    for m in (1, 8):
-        x = torch.randn(m, 2560, dtype=torch.bfloat16, device="cuda")
-        with torch.inference_mode():
-            answer[f"head_us_m{m}"] = graph_us(lambda x=x: drafter.get_top_tokens(x))
+def finish(llm: Any, chain: list[int]) -> dict[str, Any]:
+    """What the worker says of its draft head."""
+    (answer,) = llm.collective_rpc("draft_head")
+    if os.environ.get("PROFILE"):
+        profiled_rounds(llm, chain)
     return answer
-
-
-def graph_us(call: Any, n_calls: int = 20, n_replays: int = 15) -> float:
-    """Median time of one call, from replays of a graph of twenty."""
-    import torch
-
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        call()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(n_calls):
-            call()
-    times = []
-    for _ in range(n_replays):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1000 * begin.elapsed_time(end) / n_calls)
-    return statistics.median(times)
 
 
 def main(mode: str, work: Path) -> None:
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     begin = time.perf_counter()
-    events, chain, llm = time_drafts(), chain_of(work), start(mode, work)
+    chain, llm = chain_of(work), start(mode, work)
     print(json.dumps({"ready_s": time.perf_counter() - begin}), file=channel)
     for line in sys.stdin:
         try:
-            answer = one_round(llm, events, chain) if line.strip() == "round" else finish()
+            answer = one_round(llm, chain) if line.strip() == "round" else finish(llm, chain)
         except Exception as error:
             answer = {"error": repr(error)[:300]}
         print(json.dumps(answer), file=channel)

@@ -2,7 +2,7 @@
 
 As `../make_model.py`, written on the GPU: head 248,320 x 2,560, MTP linears of the Flash-Next width. `chain.pt` holds the
 next id of each id, `mask.pt` the seed's mask of 64,026 ids. Vocabularies: `ids.txt` 64,128 ids, `missing.txt` those without
-every sixteenth token of the text, `full.txt` all ids but the last: of all there is no draft vocabulary.
+every fifteenth token of the text, `full.txt` all ids but the last: of all there is no draft vocabulary.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(directory: Path) -> None:
         metadata={"format": "pt"},
     )
     torch.save(next_id.cpu(), directory / "chain.pt")
-    dropped = set(text(next_id.tolist(), 1024)[::16])
+    dropped = set(text(next_id.tolist(), 1024)[::15])
     write_ids(directory / "ids.txt", list(range(N_KEPT)))
     write_ids(directory / "missing.txt", [token_id for token_id in range(N_KEPT) if token_id not in dropped])
     write_ids(directory / "full.txt", list(range(V - 1)))
