@@ -20,6 +20,11 @@ step() { # step SECONDS NAME COMMAND...: its log, its time, its status
   echo "[$((SECONDS - begin)) s] $name: $([ $status = 0 ] && echo ok || echo "FAILED ($status): $(tail -n 2 "$work/$name.log" | tr '\n' ' ' | cut -c1-300)") in $((SECONDS - at)) s" | tee -a "$OUT/steps.txt"
   return $status
 }
+entry_point() { # as an installed wheel has it: vLLM's processes find the plugin by it
+  local info="$work/site/draftfast-0.1.0.dist-info"; mkdir -p "$info"
+  printf 'Metadata-Version: 2.1\nName: draftfast\nVersion: 0.1.0\n' > "$info/METADATA"
+  printf '[vllm.general_plugins]\ndraftfast = draftfast_vllm:register\n' > "$info/entry_points.txt"
+}
 model() {
   python3 "$here/make_model.py" "$work/model" || return
   for kept in side:ids missing:missing full:full; do
@@ -35,13 +40,14 @@ export -f model large; export here work
 
 wanted() { [[ " ${STEPS:-large engines kernels load units} " == *" $1 "* ]]; }
 step 60 unpack bash -c 'mkdir -p "$work/site" && { tar -xJf "$0" -C "$work/site" || python3 -m tarfile -e "$0" "$work/site"; }' "$1" || exit 1
+entry_point
 wanted large && { step 150 large bash -c large & }
 step 90 smoke python3 "$here/smoke.py" &
 smoke=$!
 step 150 model bash -c model; made=$?
 wait "$smoke"; runs=$?
 if wanted engines && [ $made = 0 ] && [ $runs = 0 ]; then
-  step 420 engines python3 "$here/compare.py" "$work" "$OUT" 270 ${MODES:-}
+  step 480 engines python3 "$here/compare.py" "$work" "$OUT" 330 ${MODES:-}
 fi
 wait
 wanted kernels && step 90 kernels python3 "$here/kernels.py" "$OUT/kernels.json" && grep -v '^right.*ok.: True' "$work/kernels.log" | cut -c1-900
