@@ -43,17 +43,6 @@ fn main() {
     for (name, rule, importance) in rules {
         let config = QuantizeConfig { rule, importance, kernel_safe: true };
         row(name, Box::new(|| nvfp4::quantize_rows(&weights, k, global_scale, &config, &mut codes, &mut scales)));
-        let measured = Box::new(|| {
-            std::hint::black_box(nvfp4::quantize_rows_measured(
-                &weights,
-                k,
-                global_scale,
-                &config,
-                &mut codes,
-                &mut scales,
-            ));
-        });
-        row(&format!("{name}, with error figures"), measured);
     }
     row(
         "error figures",

@@ -19,7 +19,7 @@ pub struct ErrorStats {
     pub n_saturated: u64,
 }
 
-/// Sums over one row: F32 within a block, F64 from block to block.
+/// Sums over one row: F32 within sixteen blocks, F64 from there on (`error_rows` says in which order).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RowError {
     /// Sum of (decoded - weight)^2.

@@ -1,9 +1,13 @@
-//! The error figures of rows, a vector of blocks at a time.
+//! The error figures of rows, a block at a time.
+//!
+//! A sum over a row is sixteen sums, one for the columns that have the same place in their blocks: F32 over up to sixteen
+//! blocks that follow each other, F64 from there on; then the sixteen are added pairwise. Every vector width can keep this
+//! order without shuffling weights.
 
 use super::{
-    BLOCK, E2M1_MAX, ErrorStats, KERNEL_SAFE_MIN_CODE, Weight, e4m3,
+    BLOCK, ErrorStats, KERNEL_SAFE_MIN_CODE, Weight, e2m1, e4m3,
     error::RowError,
-    lanes::{self, Columns, MAX_LANES},
+    reference::block_importance,
     simd::{Kernel, Simd},
 };
 
@@ -22,41 +26,63 @@ impl<W: Weight> Kernel for ErrorRows<'_, W> {
 
     #[inline(always)]
     fn run<S: Simd>(self) -> ErrorStats {
-        let importance = self.importance.map(|importance| lanes::transpose_importance(importance, S::LANES));
+        let Self { weights, codes, scales, k, gs, importance } = self;
+        let importance: Option<Vec<f32>> =
+            importance.map(|importance| importance.chunks_exact(BLOCK).flat_map(block_importance).collect());
+        let decoded = Decoded::new(gs);
         let mut stats = ErrorStats::default();
-        let k = self.k;
-        let rows =
-            self.weights.chunks_exact(k).zip(self.codes.chunks_exact(k / 2)).zip(self.scales.chunks_exact(k / BLOCK));
+        let rows = weights.chunks_exact(k).zip(codes.chunks_exact(k / 2)).zip(scales.chunks_exact(k / BLOCK));
         for ((weights, codes), scales) in rows {
-            let mut figures = RowFigures::<S>::new(self.gs);
+            let mut figures = RowFigures::<S>::new();
             match &importance {
-                Some(importance) => figures.push_row::<W, true>(weights, codes, scales, importance),
-                None => figures.push_row::<W, false>(weights, codes, scales, &[]),
+                Some(importance) => figures.push_row::<W, true>(weights, codes, scales, importance, &decoded),
+                None => figures.push_row::<W, false>(weights, codes, scales, &[], &decoded),
             }
-            figures.finish(k, self.importance.is_some(), &mut stats);
+            figures.finish(k, importance.is_some(), decoded.power, &mut stats);
         }
         stats
     }
 }
 
-/// The figures of one row, a vector of blocks after the other.
-pub(super) struct RowFigures<S: Simd> {
-    /// Squared errors, squared weights, and both again times importance, of everything times `power`.
-    sums: [f64; 4],
-    largest: S::F,
-    n_saturated: S::U,
-    n_flushed: S::U,
+/// What codes mean, times `power`.
+struct Decoded {
+    /// The values of the E2M1 magnitudes at each block scale.
+    values: [[f32; 8]; 256],
     /// Squares of tiny weights would underflow: everything is scaled by a power of two near 1 / gs, which is exact.
     power: f32,
-    gs: f32,
+}
+
+impl Decoded {
+    #[inline(always)]
+    fn new(gs: f32) -> Self {
+        let power = f32::from_bits((254 - (gs.to_bits() >> 23).clamp(1, 253)) << 23);
+        let gs = gs * power;
+        let mut values = [[0.0; 8]; 256];
+        for (scale, values) in (0..=u8::MAX).zip(&mut values) {
+            let scale = e4m3::decode(scale);
+            *values = e2m1::MAGNITUDES.map(|magnitude| magnitude * scale * gs);
+        }
+        Self { values, power }
+    }
+}
+
+/// Blocks whose sums are kept in F32.
+const BLOCKS_PER_RUN: usize = 16;
+
+/// The figures of one row.
+struct RowFigures<S: Simd> {
+    /// Squared errors, squared weights, and both again times importance, of everything times the power.
+    sums: [[f64; BLOCK]; 4],
+    largest_square: S::F,
+    n_saturated: S::U,
+    n_flushed: u64,
 }
 
 impl<S: Simd> RowFigures<S> {
     #[inline(always)]
-    pub(super) fn new(gs: f32) -> Self {
-        let power = f32::from_bits((254 - (gs.to_bits() >> 23).clamp(1, 253)) << 23);
+    fn new() -> Self {
         let (zero, none) = (S::splat(0.0), S::splat_u(0));
-        Self { sums: [0.0; 4], largest: zero, n_saturated: none, n_flushed: none, power, gs: gs * power }
+        Self { sums: [[0.0; BLOCK]; 4], largest_square: zero, n_saturated: none, n_flushed: 0 }
     }
 
     #[inline(always)]
@@ -65,135 +91,106 @@ impl<S: Simd> RowFigures<S> {
         weights: &[W],
         codes: &[u8],
         scales: &[u8],
-        importance: &[Columns],
+        importance: &[f32],
+        decoded: &Decoded,
     ) {
-        let uniform = [[1.0; MAX_LANES]; BLOCK];
-        let groups =
-            weights.chunks(S::LANES * BLOCK).zip(codes.chunks(S::LANES * BLOCK / 2)).zip(scales.chunks(S::LANES));
-        for (group, ((weights, codes), scales)) in groups.enumerate() {
-            let mut blocks = [[0.0; MAX_LANES]; BLOCK];
-            lanes::transpose::<W, S>(weights, &mut blocks);
-            let importance = if WEIGHTED { &importance[group] } else { &uniform };
-            let (words, scale_codes) = if scales.len() == S::LANES {
-                (S::load_codes(codes), S::load_bytes(scales))
-            } else {
-                let (mut whole_codes, mut whole_scales) = ([0; MAX_LANES * BLOCK / 2], [0; MAX_LANES]);
-                whole_codes[..codes.len()].copy_from_slice(codes);
-                whole_scales[..scales.len()].copy_from_slice(scales);
-                (S::load_codes(&whole_codes), S::load_bytes(&whole_scales))
-            };
-            let mut figures = self.begin(scale_codes);
-            for (half, mut codes) in words.into_iter().enumerate() {
-                for i in half * 8..half * 8 + 8 {
-                    figures.push::<WEIGHTED>(S::e2m1(codes), S::load(&blocks[i]), &importance[i]);
-                    codes = S::shr::<4>(codes);
-                }
+        let (weights, codes) = (weights.as_chunks::<BLOCK>().0, codes.as_chunks::<{ BLOCK / 2 }>().0);
+        let uniform = [1.0; BLOCK];
+        let runs = weights.chunks(BLOCKS_PER_RUN).zip(codes.chunks(BLOCKS_PER_RUN)).zip(scales.chunks(BLOCKS_PER_RUN));
+        for (run, ((weights, codes), scales)) in runs.enumerate() {
+            let mut sums = RunSums::<S>([[S::splat(0.0); 2]; 4]);
+            for (i, ((weights, codes), &scale)) in weights.iter().zip(codes).zip(scales).enumerate() {
+                let columns = (run * BLOCKS_PER_RUN + i) * BLOCK;
+                let importance = if WEIGHTED { &importance[columns..][..BLOCK] } else { &uniform };
+                self.push::<W, WEIGHTED>(&mut sums, weights, codes, scale, importance, decoded);
             }
-            self.end::<WEIGHTED>(figures, words, scale_codes, scales.len());
+            for (sum, run) in self.sums.iter_mut().zip(sums.0).take(if WEIGHTED { 4 } else { 2 }) {
+                let mut lanes = [0.0; BLOCK];
+                (0..BLOCK / S::LANES).for_each(|part| S::store(run[part], &mut lanes[part * S::LANES..]));
+                sum.iter_mut().zip(lanes).for_each(|(sum, lane)| *sum += f64::from(lane));
+            }
         }
     }
 
-    /// Begins a vector of blocks with these scales.
+    /// Adds a block.
     #[inline(always)]
-    pub(super) fn begin(&self, scale_codes: S::U) -> GroupFigures<S> {
-        let scales = decode_any::<S>(scale_codes);
-        GroupFigures {
-            sums: [S::splat(0.0); 4],
-            largest: self.largest,
-            n_saturated: self.n_saturated,
-            limit: S::mul(S::mul(S::splat(E2M1_MAX), scales), S::splat(self.gs)),
-            scales,
-            gs: S::splat(self.gs),
-            power: S::splat(self.power),
-        }
-    }
-
-    /// Adds a vector of blocks, `n_blocks` of them, with their codes; the other lanes are zero.
-    #[inline(always)]
-    pub(super) fn end<const WEIGHTED: bool>(
+    fn push<W: Weight, const WEIGHTED: bool>(
         &mut self,
-        group: GroupFigures<S>,
-        words: [S::U; 2],
-        scale_codes: S::U,
-        n_blocks: usize,
+        sums: &mut RunSums<S>,
+        weights: &[W; BLOCK],
+        codes: &[u8; BLOCK / 2],
+        scale: u8,
+        importance: &[f32],
+        decoded: &Decoded,
     ) {
-        let magnitudes = S::and(S::or(words[0], words[1]), S::splat_u(0x7777_7777));
-        let unsafe_code = S::lt_u(S::and(scale_codes, S::splat_u(0x7F)), S::splat_u(u32::from(KERNEL_SAFE_MIN_CODE)));
-        let flushed = S::both(S::lt_u(S::splat_u(0), magnitudes), unsafe_code);
-        self.n_flushed = S::add_u(self.n_flushed, S::select_u(flushed, S::splat_u(1), S::splat_u(0)));
-        (self.largest, self.n_saturated) = (group.largest, group.n_saturated);
-        let n_sums = if WEIGHTED { 4 } else { 2 };
-        for (sum, lanes) in self.sums.iter_mut().zip(group.sums).take(n_sums) {
-            let mut blocks = [0.0; MAX_LANES];
-            S::store(lanes, &mut blocks);
-            blocks[..n_blocks].iter().for_each(|&block| *sum += f64::from(block));
+        let values = &decoded.values[usize::from(scale)];
+        let (power, limit) = (S::splat(decoded.power), S::splat(values[7]));
+        for part in 0..BLOCK / S::LANES {
+            let first = part * S::LANES;
+            let x = S::mul(load::<W, S>(weights, first), power);
+            let value = S::pick(values, S::nibbles(codes, first));
+            let difference = S::sub(value, x);
+            let (error, square) = (S::mul(difference, difference), S::mul(x, x));
+            let mut add = |sum: usize, term| sums.0[sum][part] = S::add(sums.0[sum][part], term);
+            add(0, error);
+            add(1, square);
+            if WEIGHTED {
+                let importance = S::load(&importance[first..]);
+                add(2, S::mul(importance, error));
+                add(3, S::mul(importance, square));
+            }
+            self.largest_square = S::max(error, self.largest_square);
+            let saturated = S::lt(limit, S::abs(x));
+            self.n_saturated = S::add_u(self.n_saturated, S::select_u(saturated, S::splat_u(1), S::splat_u(0)));
         }
+        let is_unsafe = scale & 0x7F < KERNEL_SAFE_MIN_CODE;
+        let is_nonzero = u64::from_le_bytes(*codes) & 0x7777_7777_7777_7777 != 0;
+        self.n_flushed += u64::from(is_unsafe & is_nonzero);
     }
 
     /// Appends the row, of `k` weights, to `stats`.
     #[inline(always)]
-    pub(super) fn finish(self, k: usize, weighted: bool, stats: &mut ErrorStats) {
-        let unscale = |sum: f64| sum / (f64::from(self.power) * f64::from(self.power));
-        let [error, weight, weighted_error, weighted_weight] = self.sums.map(unscale);
+    fn finish(self, k: usize, weighted: bool, power: f32, stats: &mut ErrorStats) {
+        let unscaled = |sum: [f64; BLOCK]| pairwise(sum) / (f64::from(power) * f64::from(power));
+        let [error, weight, weighted_error, weighted_weight] = self.sums.map(unscaled);
         stats.rows.push(RowError {
             sum_sq_error: error,
             sum_sq_weight: weight,
             weighted_sq_error: if weighted { weighted_error } else { error },
             weighted_sq_weight: if weighted { weighted_weight } else { weight },
         });
-        let (mut largest, mut counts) = ([0.0; MAX_LANES], [[0; MAX_LANES]; 2]);
-        S::store(self.largest, &mut largest);
-        S::store_u(self.n_saturated, &mut counts[0]);
-        S::store_u(self.n_flushed, &mut counts[1]);
-        let [n_saturated, n_flushed] = counts.map(|lanes| lanes.into_iter().map(u64::from).sum::<u64>());
-        stats.max_abs_error = stats.max_abs_error.max(largest.into_iter().fold(0.0, f32::max) / self.power);
+        let (mut largest, mut n_saturated) = ([0.0; BLOCK], [0; BLOCK]);
+        S::store(self.largest_square, &mut largest);
+        S::store_u(self.n_saturated, &mut n_saturated);
+        // The root of a square is the number again.
+        let largest = largest.into_iter().fold(0.0, f32::max).sqrt() / power;
+        stats.max_abs_error = stats.max_abs_error.max(largest);
         stats.n_weights += k as u64;
-        stats.n_saturated += n_saturated;
-        stats.n_flushed_blocks += n_flushed;
+        stats.n_saturated += n_saturated.into_iter().map(u64::from).sum::<u64>();
+        stats.n_flushed_blocks += self.n_flushed;
     }
 }
 
-/// The figures of a vector of blocks, an element of each at a time.
-pub(super) struct GroupFigures<S: Simd> {
-    sums: [S::F; 4],
-    largest: S::F,
-    n_saturated: S::U,
-    /// The largest number that the blocks can say.
-    limit: S::F,
-    scales: S::F,
-    gs: S::F,
-    power: S::F,
-}
+/// The four sums of a run of blocks: each sixteen lanes, in as many vectors as it takes.
+struct RunSums<S: Simd>([[S::F; 2]; 4]);
 
-impl<S: Simd> GroupFigures<S> {
-    /// Adds an element: its E2M1 value and the weight. The signs of both may be taken off.
-    #[inline(always)]
-    pub(super) fn push<const WEIGHTED: bool>(&mut self, e2m1: S::F, weight: S::F, importance: &[f32; MAX_LANES]) {
-        let x = S::mul(weight, self.power);
-        let decoded = S::mul(S::mul(e2m1, self.scales), self.gs);
-        let difference = S::sub(decoded, x);
-        let (error, square) = (S::mul(difference, difference), S::mul(x, x));
-        self.sums[0] = S::add(self.sums[0], error);
-        self.sums[1] = S::add(self.sums[1], square);
-        if WEIGHTED {
-            let importance = S::load(importance);
-            self.sums[2] = S::add(self.sums[2], S::mul(importance, error));
-            self.sums[3] = S::add(self.sums[3], S::mul(importance, square));
-        }
-        self.largest = S::max(lanes::abs::<S>(difference), self.largest);
-        let saturated = S::lt(self.limit, lanes::abs::<S>(x));
-        self.n_saturated = S::add_u(self.n_saturated, S::select_u(saturated, S::splat_u(1), S::splat_u(0)));
-    }
-}
-
-/// `e4m3::decode` of any code.
+/// [`Simd::LANES`] weights of a block, from `first` on.
 #[inline(always)]
-fn decode_any<S: Simd>(codes: S::U) -> S::F {
-    let magnitude = S::and(codes, S::splat_u(0x7F));
-    let finite = S::bits(lanes::decode::<S>(magnitude));
-    let nan = S::lt_u(S::splat_u(u32::from(e4m3::MAX_CODE)), magnitude);
-    let value = S::select_u(nan, S::splat_u(f32::NAN.to_bits()), finite);
-    S::from_bits(S::or(value, S::shl::<24>(S::and(codes, S::splat_u(0x80)))))
+fn load<W: Weight, S: Simd>(weights: &[W; BLOCK], first: usize) -> S::F {
+    match W::bf16_bits(weights) {
+        Some(bits) => S::load_bf16(&bits[first..]),
+        None => S::load(&weights.map(Weight::widen)[first..]),
+    }
+}
+
+/// Halves are added until one number is left.
+fn pairwise(mut sums: [f64; BLOCK]) -> f64 {
+    let mut n = BLOCK;
+    while n > 1 {
+        n /= 2;
+        (0..n).for_each(|i| sums[i] += sums[i + n]);
+    }
+    sums[0]
 }
 
 #[cfg(test)]

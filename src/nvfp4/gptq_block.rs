@@ -29,7 +29,7 @@ pub(super) struct Choice<S: Simd> {
 pub(super) fn max_rule<S: Simd>(targets: &Block<S>) -> S::U {
     let mut amax = S::splat(0.0);
     for &target in targets {
-        amax = S::max(lanes::abs::<S>(target), amax);
+        amax = S::max(S::abs(target), amax);
     }
     lanes::round_scale::<S>(S::div(amax, S::splat(E2M1_MAX)), S::splat_u(u32::from(KERNEL_SAFE_MIN_CODE)))
 }
@@ -113,7 +113,7 @@ pub(super) fn descend<S: Simd>(
         let minimum = S::add(decoded, S::mul(gradient, S::splat(1.0 / plan.hessian[j][j])));
         let moved = S::mul(round::<S>(S::mul(minimum, inverse_step)), step);
         let (near, now) = (S::sub(moved, minimum), S::sub(decoded, minimum));
-        let better = S::lt(lanes::abs::<S>(near), lanes::abs::<S>(now));
+        let better = S::lt(S::abs(near), S::abs(now));
         errors[j] = S::select(better, S::sub(weights[j], moved), errors[j]);
     }
 }
@@ -121,7 +121,7 @@ pub(super) fn descend<S: Simd>(
 /// The nearest E2M1 numbers.
 #[inline(always)]
 fn round<S: Simd>(x: S::F) -> S::F {
-    let (sum, magic) = lanes::round_e2m1::<S>(lanes::abs::<S>(x));
+    let (sum, magic) = lanes::round_e2m1::<S>(S::abs(x));
     let sign = S::and(S::bits(x), S::splat_u(0x8000_0000));
     S::from_bits(S::or(S::bits(S::sub(sum, magic)), sign))
 }

@@ -6,9 +6,7 @@
 //! differs.
 
 use super::{
-    BLOCK, E2M1_MAX, E4M3_MAX, ErrorStats, QuantizeConfig, ScaleRule, Weight, e4m3,
-    error_rows::RowFigures,
-    error_stats, reference,
+    BLOCK, E2M1_MAX, E4M3_MAX, QuantizeConfig, ScaleRule, Weight, e4m3, max_rule, reference,
     simd::{self, Kernel, Simd},
 };
 
@@ -18,27 +16,27 @@ pub(super) const MAX_LANES: usize = 16;
 /// Blocks transposed: element `i` of every block side by side.
 pub(super) type Columns = [[f32; MAX_LANES]; BLOCK];
 
-/// As [`reference::quantize_rows`]; with `MEASURED`, also the error figures of the rows.
-pub(super) fn quantize_rows<W: Weight, const MEASURED: bool>(
+/// As [`reference::quantize_rows`].
+pub(super) fn quantize_rows<W: Weight>(
     weights: &[W],
     k: usize,
     global_scale: f32,
     config: &QuantizeConfig,
     codes: &mut [u8],
     block_scales: &mut [u8],
-) -> ErrorStats {
-    if config.rule == ScaleRule::FourSix1536 {
-        reference::quantize_rows(weights, k, global_scale, config, codes, block_scales);
-        return if MEASURED {
-            error_stats(weights, codes, block_scales, k, global_scale, config.importance)
-        } else {
-            ErrorStats::default()
-        };
+) {
+    match W::bf16_bits(weights) {
+        Some(bits) if config.rule == ScaleRule::Max && max_rule::applies(global_scale) => {
+            max_rule::quantize(bits, global_scale, config, codes, block_scales);
+        }
+        _ if config.rule == ScaleRule::FourSix1536 => {
+            reference::quantize_rows(weights, k, global_scale, config, codes, block_scales);
+        }
+        _ => simd::dispatch(Quantize { weights, k, gs: global_scale, config, codes, scales: block_scales }),
     }
-    simd::dispatch(Quantize::<W, MEASURED> { weights, k, gs: global_scale, config, codes, scales: block_scales })
 }
 
-struct Quantize<'a, W, const MEASURED: bool> {
+struct Quantize<'a, W> {
     weights: &'a [W],
     k: usize,
     gs: f32,
@@ -47,40 +45,32 @@ struct Quantize<'a, W, const MEASURED: bool> {
     scales: &'a mut [u8],
 }
 
-impl<W: Weight, const MEASURED: bool> Kernel for Quantize<'_, W, MEASURED> {
-    type Out = ErrorStats;
+impl<W: Weight> Kernel for Quantize<'_, W> {
+    type Out = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self) -> ErrorStats {
+    fn run<S: Simd>(self) {
         let Self { weights, k, gs, config, codes, scales } = self;
-        let mut stats = ErrorStats::default();
-        let importance = config.importance.map(|importance| transpose_importance(importance, S::LANES));
-        // Where neither importance nor figures ask which row a block is in, all rows are one.
-        let k = if MEASURED || importance.is_some() { k } else { weights.len().max(BLOCK) };
+        let Some(importance) = config.importance else {
+            return quantize_run::<W, S, false>(weights, gs, config, &[], codes, scales);
+        };
+        let importance = transpose_importance(importance, S::LANES);
         let rows = weights.chunks_exact(k).zip(codes.chunks_exact_mut(k / 2)).zip(scales.chunks_exact_mut(k / BLOCK));
         for ((weights, codes), scales) in rows {
-            let mut figures = RowFigures::<S>::new(gs);
-            let to = (codes, scales, &mut figures);
-            match &importance {
-                None => quantize_run::<W, S, false, MEASURED>(weights, gs, config, &[], to),
-                Some(importance) => quantize_run::<W, S, true, MEASURED>(weights, gs, config, importance, to),
-            }
-            if MEASURED {
-                figures.finish(k, importance.is_some(), &mut stats);
-            }
+            quantize_run::<W, S, true>(weights, gs, config, &importance, codes, scales);
         }
-        stats
     }
 }
 
 /// Blocks that follow each other, a vector at a time; the last few with zero blocks beside them.
 #[inline(always)]
-fn quantize_run<W: Weight, S: Simd, const WEIGHTED: bool, const MEASURED: bool>(
+fn quantize_run<W: Weight, S: Simd, const WEIGHTED: bool>(
     weights: &[W],
     gs: f32,
     config: &QuantizeConfig,
     importance: &[Columns],
-    (codes, scales, figures): (&mut [u8], &mut [u8], &mut RowFigures<S>),
+    codes: &mut [u8],
+    scales: &mut [u8],
 ) {
     let uniform = [[1.0; MAX_LANES]; BLOCK];
     let groups =
@@ -90,7 +80,7 @@ fn quantize_run<W: Weight, S: Simd, const WEIGHTED: bool, const MEASURED: bool>(
         transpose::<W, S>(weights, &mut blocks);
         let importance = if WEIGHTED { &importance[group] } else { &uniform };
         let chosen = choose_scales::<S, WEIGHTED>(&blocks, importance, gs, config);
-        let words = pack::<S, WEIGHTED, MEASURED>(&blocks, importance, gs, chosen, figures, scales.len());
+        let words = pack::<S>(&blocks, gs, chosen);
         if scales.len() == S::LANES {
             S::store_codes(words, codes);
             S::store_bytes(chosen, scales);
@@ -146,7 +136,7 @@ fn choose_scales<S: Simd, const WEIGHTED: bool>(
 ) -> S::U {
     let mut amax = S::splat(0.0);
     for x in blocks {
-        amax = S::max(abs::<S>(S::load(x)), amax);
+        amax = S::max(S::abs(S::load(x)), amax);
     }
     let unrounded = S::div(amax, S::splat(E2M1_MAX * gs));
     let min_code = S::splat_u(u32::from(config.min_code()));
@@ -159,37 +149,26 @@ fn choose_scales<S: Simd, const WEIGHTED: bool>(
         }
         ScaleRule::Mse => least_error::<S, WEIGHTED>(blocks, importance, gs, max_rule, min_code),
     };
-    // Zero blocks, and those that are zero beside this global scale, get the scale 1.
+    one_for_zero::<S>(unrounded, chosen)
+}
+
+/// Zero blocks, and those that are zero beside this global scale, get the scale 1.
+#[inline(always)]
+pub(super) fn one_for_zero<S: Simd>(unrounded: S::F, chosen: S::U) -> S::U {
     S::select_u(S::lt(S::splat(0.0), unrounded), chosen, S::splat_u(u32::from(e4m3::ONE)))
 }
 
-/// The E2M1 codes at these scales, elements 0..8 in the first word from the lowest nibble up, 8..16 in the second; on the
-/// way, if `MEASURED`, the figures of the `n_blocks` blocks.
+/// The E2M1 codes at these scales, elements 0..8 in the first word from the lowest nibble up, 8..16 in the second.
 #[inline(always)]
-fn pack<S: Simd, const WEIGHTED: bool, const MEASURED: bool>(
-    blocks: &Columns,
-    importance: &Columns,
-    gs: f32,
-    scales: S::U,
-    figures: &mut RowFigures<S>,
-    n_blocks: usize,
-) -> [S::U; 2] {
+fn pack<S: Simd>(blocks: &Columns, gs: f32, scales: S::U) -> [S::U; 2] {
     let step = step::<S>(scales, gs);
-    let mut group = figures.begin(scales);
     let mut words = [S::splat_u(0); 2];
     for (half, word) in words.iter_mut().enumerate() {
-        for i in half * 8..half * 8 + 8 {
-            let x = S::load(&blocks[i]);
-            let y = S::div(x, step);
-            let (sum, magic) = round_e2m1::<S>(abs::<S>(y));
+        for x in &blocks[half * 8..half * 8 + 8] {
+            let y = S::div(S::load(x), step);
+            let (sum, magic) = round_e2m1::<S>(S::abs(y));
             *word = S::or(S::shr::<4>(*word), top_nibble::<S>(sum, magic, y));
-            if MEASURED {
-                group.push::<WEIGHTED>(S::sub(sum, magic), abs::<S>(x), &importance[i]);
-            }
         }
-    }
-    if MEASURED {
-        figures.end::<WEIGHTED>(group, words, scales, n_blocks);
     }
     words
 }
@@ -249,7 +228,7 @@ fn block_errors<S: Simd, const WEIGHTED: bool, const CLIPPING: bool>(
     let step = step::<S>(codes, gs);
     let (mut error, mut clipping) = (S::splat(0.0), S::splat(0.0));
     for (x, weight) in blocks.iter().zip(importance) {
-        let y = S::div(abs::<S>(S::load(x)), step);
+        let y = S::div(S::abs(S::load(x)), step);
         let (sum, magic) = round_e2m1::<S>(y);
         let difference = S::sub(S::sub(sum, magic), y);
         let mut cost = S::mul(difference, difference);
@@ -286,11 +265,6 @@ fn top_nibble<S: Simd>(sum: S::F, magic: S::F, y: S::F) -> S::U {
     let doublings_twice = S::sub_u(S::shr::<22>(S::bits(magic)), S::splat_u(2 * (127 + 22)));
     let sign = S::select_u(S::lt(y, S::splat(0.0)), S::splat_u(1 << 31), S::splat_u(0));
     S::or(S::shl::<28>(S::add_u(n_steps, doublings_twice)), sign)
-}
-
-#[inline(always)]
-pub(super) fn abs<S: Simd>(x: S::F) -> S::F {
-    S::from_bits(S::and(S::bits(x), S::splat_u(0x7FFF_FFFF)))
 }
 
 #[inline(always)]
@@ -336,11 +310,8 @@ mod tests {
             for level in simd::levels() {
                 let (mut fast_codes, mut fast_scales) = (vec![9; codes.len()], vec![9; scales.len()]);
                 let (codes_out, scales_out) = (&mut fast_codes[..], &mut fast_scales[..]);
-                let kernel =
-                    Quantize::<W, true> { weights: w, k, gs, config: &config, codes: codes_out, scales: scales_out };
-                let measured = simd::run_at(level, kernel);
-                let figures = error_stats(w, &codes, &scales, k, gs, importance);
-                assert_eq!(format!("{measured:?}"), format!("{figures:?}"), "{level:?} {config:?} gs {gs}");
+                let kernel = Quantize { weights: w, k, gs, config: &config, codes: codes_out, scales: scales_out };
+                simd::run_at(level, kernel);
                 for b in 0..scales.len() {
                     let block = &w[b * BLOCK..(b + 1) * BLOCK];
                     let at = b * 8..(b + 1) * 8;

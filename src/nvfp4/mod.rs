@@ -18,6 +18,7 @@ mod gptq_plan;
 mod hessian;
 mod lanes;
 pub mod marlin;
+mod max_rule;
 pub mod quality;
 pub mod reference;
 mod row_shift;
@@ -67,48 +68,16 @@ pub fn quantize_rows<W: Weight>(
     codes: &mut [u8],
     block_scales: &mut [u8],
 ) {
-    quantize::<W, false>(weights, k, global_scale, config, codes, block_scales);
-}
-
-/// [`quantize_rows`] and the [`error_stats`] of its result, in one pass.
-///
-/// # Panics
-/// As [`quantize_rows`].
-pub fn quantize_rows_measured<W: Weight>(
-    weights: &[W],
-    k: usize,
-    global_scale: f32,
-    config: &QuantizeConfig,
-    codes: &mut [u8],
-    block_scales: &mut [u8],
-) -> ErrorStats {
-    quantize::<W, true>(weights, k, global_scale, config, codes, block_scales)
-}
-
-fn quantize<W: Weight, const MEASURED: bool>(
-    weights: &[W],
-    k: usize,
-    global_scale: f32,
-    config: &QuantizeConfig,
-    codes: &mut [u8],
-    block_scales: &mut [u8],
-) -> ErrorStats {
     check_shape(weights.len(), k, codes.len(), block_scales.len(), config.importance);
     if k == 0 {
-        return ErrorStats::default();
+        return;
     }
     let rows = rows_per_task(k);
-    let parts: Vec<ErrorStats> = weights
+    weights
         .par_chunks(rows * k)
         .zip(codes.par_chunks_mut(rows * k / 2))
         .zip(block_scales.par_chunks_mut(rows * k / BLOCK))
-        .map(|((weights, codes), scales)| {
-            lanes::quantize_rows::<W, MEASURED>(weights, k, global_scale, config, codes, scales)
-        })
-        .collect();
-    let mut stats = ErrorStats::default();
-    parts.iter().for_each(|part| stats.merge(part));
-    stats
+        .for_each(|((weights, codes), scales)| lanes::quantize_rows(weights, k, global_scale, config, codes, scales));
 }
 
 /// Decodes `codes` `[n, k/2]` and `block_scales` `[n, k/16]` into `out` `[n, k]`. The product of code and block scale is

@@ -8,7 +8,7 @@
 #[cfg(target_arch = "x86_64")]
 use super::simd_x86::{Avx2, Avx512};
 use super::{
-    BLOCK, e2m1,
+    BLOCK,
     lanes::{Columns, MAX_LANES},
 };
 
@@ -105,8 +105,6 @@ pub(super) trait Simd: Copy {
     fn load_u(from: &[u32]) -> Self::U;
     fn store(x: Self::F, to: &mut [f32]);
     fn store_u(x: Self::U, to: &mut [u32]);
-    /// E2M1 values of the lowest four bits.
-    fn e2m1(codes: Self::U) -> Self::F;
     fn add(a: Self::F, b: Self::F) -> Self::F;
     fn sub(a: Self::F, b: Self::F) -> Self::F;
     fn mul(a: Self::F, b: Self::F) -> Self::F;
@@ -143,6 +141,45 @@ pub(super) trait Simd: Copy {
     fn select(mask: Self::M, yes: Self::F, no: Self::F) -> Self::F;
     fn select_u(mask: Self::M, yes: Self::U, no: Self::U) -> Self::U;
 
+    #[inline(always)]
+    fn abs(x: Self::F) -> Self::F {
+        Self::from_bits(Self::and(Self::bits(x), Self::splat_u(0x7FFF_FFFF)))
+    }
+
+    /// The first [`Simd::LANES`] of a slice of BF16 bits.
+    #[inline(always)]
+    fn load_bf16(from: &[u16]) -> Self::F {
+        let mut wide = [0.0; MAX_LANES];
+        wide.iter_mut().zip(from).for_each(|(wide, &bits)| *wide = f32::from_bits(u32::from(bits) << 16));
+        Self::load(&wide)
+    }
+
+    /// Codes `first` to `first` + [`Simd::LANES`] of a block in the lowest four bits; those above may be anything.
+    #[inline(always)]
+    fn nibbles(codes: &[u8; BLOCK / 2], first: usize) -> Self::U {
+        let mut nibbles = [0; MAX_LANES];
+        let bytes = codes.iter().flat_map(|byte| [u32::from(byte & 0xF), u32::from(byte >> 4)]);
+        nibbles.iter_mut().zip(bytes.skip(first)).for_each(|(nibble, code)| *nibble = code);
+        Self::load_u(&nibbles)
+    }
+
+    /// Of each code, given by its lowest four bits, the value of its magnitude, with its sign.
+    fn pick(values: &[f32; 8], codes: Self::U) -> Self::F;
+
+    /// The largest magnitude of a block, as bits.
+    #[inline(always)]
+    fn largest_of_block(bits: &[u16; BLOCK]) -> u16 {
+        bits.iter().fold(0, |max, bits| max.max(bits & 0x7FFF))
+    }
+
+    /// The codes of four blocks: the number of thresholds that a magnitude is above, and the sign where it is not zero.
+    #[inline(always)]
+    fn count_above(blocks: &[[u16; BLOCK]; 4], thresholds: [&[[u16; BLOCK]; 7]; 4], codes: &mut [u8; 4 * BLOCK / 2]) {
+        for ((block, thresholds), codes) in blocks.iter().zip(thresholds).zip(codes.as_chunks_mut().0) {
+            count_above_of_block(block, thresholds, codes);
+        }
+    }
+
     /// A vector of whole blocks of BF16 bits, transposed and widened.
     #[inline(always)]
     fn transpose_bf16(bits: &[u16], columns: &mut Columns) {
@@ -153,18 +190,7 @@ pub(super) trait Simd: Copy {
         }
     }
 
-    /// The codes of a vector of blocks, eight bytes each: elements 0..8 of every block, and 8..16.
-    #[inline(always)]
-    fn load_codes(bytes: &[u8]) -> [Self::U; 2] {
-        let mut words = [[0; MAX_LANES]; 2];
-        for (lane, block) in bytes.as_chunks::<{ BLOCK / 2 }>().0.iter().take(Self::LANES).enumerate() {
-            let word = u64::from_le_bytes(*block);
-            (words[0][lane], words[1][lane]) = (word as u32, (word >> 32) as u32);
-        }
-        words.map(|word| Self::load_u(&word))
-    }
-
-    /// The reverse of [`Simd::load_codes`].
+    /// Writes the codes of a vector of blocks, eight bytes each: elements 0..8 of every block, and 8..16.
     #[inline(always)]
     fn store_codes(words: [Self::U; 2], bytes: &mut [u8]) {
         let mut lanes = [[0; MAX_LANES]; 2];
@@ -174,20 +200,26 @@ pub(super) trait Simd: Copy {
         }
     }
 
-    /// A byte a lane.
-    #[inline(always)]
-    fn load_bytes(bytes: &[u8]) -> Self::U {
-        let mut lanes = [0; MAX_LANES];
-        lanes.iter_mut().zip(bytes).for_each(|(lane, &byte)| *lane = u32::from(byte));
-        Self::load_u(&lanes)
-    }
-
-    /// The reverse of [`Simd::load_bytes`]; the numbers are below 256.
+    /// Writes a byte a lane; the numbers are below 256.
     #[inline(always)]
     fn store_bytes(x: Self::U, bytes: &mut [u8]) {
         let mut lanes = [0; MAX_LANES];
         Self::store_u(x, &mut lanes);
         bytes.iter_mut().zip(lanes).for_each(|(byte, lane)| *byte = lane as u8);
+    }
+}
+
+/// [`Simd::count_above`] of one block.
+#[inline(always)]
+fn count_above_of_block(block: &[u16; BLOCK], thresholds: &[[u16; BLOCK]; 7], codes: &mut [u8; BLOCK / 2]) {
+    let mut lanes = [0u16; BLOCK];
+    for (i, (code, bits)) in lanes.iter_mut().zip(block).enumerate() {
+        let magnitude = bits & 0x7FFF;
+        *code = thresholds.iter().map(|threshold| u16::from(magnitude > threshold[i])).sum();
+        *code |= if magnitude > 0 { bits >> 12 & 8 } else { 0 };
+    }
+    for (byte, pair) in codes.iter_mut().zip(lanes.as_chunks::<2>().0) {
+        *byte = (pair[0] | pair[1] << 4) as u8;
     }
 }
 
@@ -224,7 +256,8 @@ impl Simd for Portable {
         splat_u(x: u32) -> [u32; 8] = [x; 8];
         load(from: &[f32]) -> [f32; 8] = std::array::from_fn(|l| from[l]);
         load_u(from: &[u32]) -> [u32; 8] = std::array::from_fn(|l| from[l]);
-        e2m1(codes: [u32; 8]) -> [f32; 8] = map(codes, |code| e2m1::decode(code as u8));
+        pick(values: &[f32; 8], codes: [u32; 8]) -> [f32; 8] =
+            map(codes, |code| f32::from_bits(values[code as usize % 8].to_bits() ^ (code & 8) << 28));
         add(a: [f32; 8], b: [f32; 8]) -> [f32; 8] = zip(a, b, |a, b| a + b);
         sub(a: [f32; 8], b: [f32; 8]) -> [f32; 8] = zip(a, b, |a, b| a - b);
         mul(a: [f32; 8], b: [f32; 8]) -> [f32; 8] = zip(a, b, |a, b| a * b);

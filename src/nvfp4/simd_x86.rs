@@ -4,7 +4,6 @@
 use std::arch::x86_64::*;
 
 use super::{
-    e2m1,
     lanes::{Columns, MAX_LANES},
     simd::Simd,
 };
@@ -39,11 +38,38 @@ impl Simd for Avx2 {
         load(from: &[f32]) -> __m256 = _mm256_loadu_ps(from[..8].as_ptr());
         load_u(from: &[u32]) -> __m256i = _mm256_loadu_si256(from[..8].as_ptr().cast());
         store(x: __m256, to: &mut [f32]) -> () = _mm256_storeu_ps(to[..8].as_mut_ptr(), x);
-        e2m1(codes: __m256i) -> __m256 = {
+        load_bf16(from: &[u16]) -> __m256 = {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from[..8].as_ptr().cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        };
+        nibbles(codes: &[u8; 8], first: usize) -> __m256i = {
+            let word = i32::from_le_bytes([0, 1, 2, 3].map(|i| codes[first / 2 + i]));
+            _mm256_srlv_epi32(_mm256_set1_epi32(word), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28))
+        };
+        pick(values: &[f32; 8], codes: __m256i) -> __m256 = {
             // The permutation reads the lowest three bits of each lane.
-            let magnitude = _mm256_permutevar8x32_ps(_mm256_loadu_ps(e2m1::MAGNITUDES.as_ptr()), codes);
-            let sign = _mm256_slli_epi32::<28>(_mm256_and_si256(codes, _mm256_set1_epi32(8)));
-            _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign))
+            let magnitude = _mm256_permutevar8x32_ps(_mm256_loadu_ps(values.as_ptr()), codes);
+            let sign = _mm256_and_si256(_mm256_slli_epi32::<28>(codes), _mm256_set1_epi32(i32::MIN));
+            _mm256_xor_ps(magnitude, _mm256_castsi256_ps(sign))
+        };
+        largest_of_block(bits: &[u16; 16]) -> u16 = {
+            let bits = _mm256_loadu_si256(bits.as_ptr().cast());
+            let magnitudes = _mm256_and_si256(bits, _mm256_set1_epi16(0x7FFF));
+            let largest = _mm_max_epu16(_mm256_castsi256_si128(magnitudes), _mm256_extracti128_si256::<1>(magnitudes));
+            // There is an instruction for the smallest of eight: of their complements.
+            let smallest = _mm_minpos_epu16(_mm_xor_si128(largest, _mm_set1_epi16(-1)));
+            !(_mm_cvtsi128_si32(smallest) as u16)
+        };
+        count_above(blocks: &[[u16; 16]; 4], thresholds: [&[[u16; 16]; 7]; 4], codes: &mut [u8; 32]) -> () = {
+            let mut pairs = [_mm256_setzero_si256(); 4];
+            for (pair, (block, thresholds)) in pairs.iter_mut().zip(blocks.iter().zip(thresholds)) {
+                *pair = count_above_avx2(block, thresholds);
+            }
+            let [a, b, c, d] = pairs;
+            let bytes = _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d));
+            // Each half has four bytes of every block.
+            let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+            _mm256_storeu_si256(codes.as_mut_ptr().cast(), bytes)
         };
         store_u(x: __m256i, to: &mut [u32]) -> () = _mm256_storeu_si256(to[..8].as_mut_ptr().cast(), x);
         add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
@@ -120,19 +146,6 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn load_codes(bytes: &[u8]) -> [__m256i; 2] {
-        let bytes = &bytes[..64];
-        // SAFETY: as above; the loads are the 64 bytes.
-        unsafe {
-            let (a, b) = (_mm256_loadu_si256(bytes.as_ptr().cast()), _mm256_loadu_si256(bytes.as_ptr().add(32).cast()));
-            let low = _mm256_castsi256_ps(_mm256_permute2x128_si256::<0x20>(a, b));
-            let high = _mm256_castsi256_ps(_mm256_permute2x128_si256::<0x31>(a, b));
-            let (first, second) = (_mm256_shuffle_ps::<0x88>(low, high), _mm256_shuffle_ps::<0xDD>(low, high));
-            [_mm256_castps_si256(first), _mm256_castps_si256(second)]
-        }
-    }
-
-    #[inline(always)]
     fn store_codes([first, second]: [__m256i; 2], bytes: &mut [u8]) {
         let bytes = &mut bytes[..64];
         // SAFETY: as above; the stores are the 64 bytes.
@@ -145,13 +158,6 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn load_bytes(bytes: &[u8]) -> __m256i {
-        let word = i64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i: usize| bytes[i]));
-        // SAFETY: as above.
-        unsafe { _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(word)) }
-    }
-
-    #[inline(always)]
     fn store_bytes(x: __m256i, bytes: &mut [u8]) {
         // SAFETY: as above.
         let word = unsafe {
@@ -160,6 +166,24 @@ impl Simd for Avx2 {
             _mm_cvtsi128_si64(_mm_packus_epi16(words, words))
         };
         bytes[..8].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// [`Simd::count_above`] of one block: eight pairs of codes, each `even | odd << 4` in 32 bits.
+#[inline(always)]
+fn count_above_avx2(block: &[u16; 16], thresholds: &[[u16; 16]; 7]) -> __m256i {
+    // SAFETY: only called by AVX2's methods; every load is sixteen numbers.
+    unsafe {
+        let bits = _mm256_loadu_si256(block.as_ptr().cast());
+        let magnitudes = _mm256_and_si256(bits, _mm256_set1_epi16(0x7FFF));
+        let above = |threshold| _mm256_cmpgt_epi16(magnitudes, threshold);
+        let is_negative = _mm256_and_si256(_mm256_srli_epi16::<12>(bits), _mm256_set1_epi16(8));
+        let mut codes = _mm256_and_si256(is_negative, above(_mm256_setzero_si256()));
+        for threshold in thresholds {
+            // A comparison that holds is -1.
+            codes = _mm256_sub_epi16(codes, above(_mm256_loadu_si256(threshold.as_ptr().cast())));
+        }
+        _mm256_madd_epi16(codes, _mm256_set1_epi32(0x0010_0001))
     }
 }
 
@@ -186,8 +210,23 @@ impl Simd for Avx512 {
         load(from: &[f32]) -> __m512 = _mm512_loadu_ps(from[..16].as_ptr());
         load_u(from: &[u32]) -> __m512i = _mm512_loadu_si512(from[..16].as_ptr().cast());
         store(x: __m512, to: &mut [f32]) -> () = _mm512_storeu_ps(to[..16].as_mut_ptr(), x);
-        // The permutation reads the lowest four bits of each lane.
-        e2m1(codes: __m512i) -> __m512 = _mm512_permutexvar_ps(codes, _mm512_loadu_ps(e2m1::VALUES.as_ptr()));
+        load_bf16(from: &[u16]) -> __m512 = {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from[..16].as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        };
+        nibbles(codes: &[u8; 8], _first: usize) -> __m512i = {
+            let word = _mm512_set1_epi64(i64::from_le_bytes(*codes));
+            // The lower word in the lower half, the upper in the upper.
+            let words = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), word);
+            let shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+            _mm512_srlv_epi32(words, shifts)
+        };
+        pick(values: &[f32; 8], codes: __m512i) -> __m512 = {
+            let values = _mm512_castps256_ps512(_mm256_loadu_ps(values.as_ptr()));
+            let magnitude = _mm512_permutexvar_ps(_mm512_and_si512(codes, _mm512_set1_epi32(7)), values);
+            let sign = _mm512_and_si512(_mm512_slli_epi32::<28>(codes), _mm512_set1_epi32(i32::MIN));
+            _mm512_xor_ps(magnitude, _mm512_castsi512_ps(sign))
+        };
         store_u(x: __m512i, to: &mut [u32]) -> () = _mm512_storeu_si512(to[..16].as_mut_ptr().cast(), x);
         add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
         sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
@@ -209,6 +248,17 @@ impl Simd for Avx512 {
         lt_u(a: __m512i, b: __m512i) -> __mmask16 = _mm512_cmplt_epi32_mask(a, b);
         select(mask: __mmask16, yes: __m512, no: __m512) -> __m512 = _mm512_mask_blend_ps(mask, no, yes);
         select_u(mask: __mmask16, yes: __m512i, no: __m512i) -> __m512i = _mm512_mask_blend_epi32(mask, no, yes);
+    }
+
+    // A block is half a vector: AVX2 does it as well.
+    #[inline(always)]
+    fn largest_of_block(bits: &[u16; 16]) -> u16 {
+        Avx2::largest_of_block(bits)
+    }
+
+    #[inline(always)]
+    fn count_above(blocks: &[[u16; 16]; 4], thresholds: [&[[u16; 16]; 7]; 4], codes: &mut [u8; 32]) {
+        Avx2::count_above(blocks, thresholds, codes);
     }
 
     #[inline(always)]
@@ -278,30 +328,10 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn load_bytes(bytes: &[u8]) -> __m512i {
-        let bytes = &bytes[..16];
-        // SAFETY: as above; the load is the 16 bytes.
-        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(bytes.as_ptr().cast())) }
-    }
-
-    #[inline(always)]
     fn store_bytes(x: __m512i, bytes: &mut [u8]) {
         let bytes = &mut bytes[..16];
         // SAFETY: as above; the store is the 16 bytes.
         unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x)) }
-    }
-
-    #[inline(always)]
-    fn load_codes(bytes: &[u8]) -> [__m512i; 2] {
-        let bytes = &bytes[..128];
-        // SAFETY: as above; the loads are the 128 bytes.
-        unsafe {
-            let (a, b) = (_mm512_loadu_si512(bytes.as_ptr().cast()), _mm512_loadu_si512(bytes.as_ptr().add(64).cast()));
-            // The lower half of each 64 bits, and the upper.
-            let first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-            let second = _mm512_add_epi32(first, _mm512_set1_epi32(1));
-            [_mm512_permutex2var_epi32(a, first, b), _mm512_permutex2var_epi32(a, second, b)]
-        }
     }
 
     #[inline(always)]

@@ -189,13 +189,11 @@ impl Method {
         match self {
             Self::Nearest { rule, importance } => {
                 let config = nearest(*rule, importance.as_deref());
-                nvfp4::quantize_rows_measured(tile, k, global_scale, &config, codes, block_scales)
+                nvfp4::quantize_rows(tile, k, global_scale, &config, codes, block_scales);
             }
-            Self::Gptq { plan, importance } => {
-                nvfp4::gptq_rows(tile, k, global_scale, plan, codes, block_scales);
-                nvfp4::error_stats(tile, codes, block_scales, k, global_scale, Some(importance))
-            }
+            Self::Gptq { plan, .. } => nvfp4::gptq_rows(tile, k, global_scale, plan, codes, block_scales),
         }
+        nvfp4::error_stats(tile, codes, block_scales, k, global_scale, self.importance())
     }
 }
 
