@@ -79,7 +79,7 @@ fn report(dir: &Path, manifest: &Manifest) -> Result<(String, Drawn)> {
         ledger: Some(&manifest.ledger),
         plan: plan.as_ref().map(|record| (&record.plan, record.at_rows(manifest.vocabulary.n_rows))),
         errors: &manifest.tensors.iter().filter_map(error).collect::<Vec<_>>(),
-    });
+    })?;
     let has_curve = drawn.iter().any(|(name, _)| *name == "coverage.svg");
     let coverage = coverage.map(|coverage| coverage_section(&coverage, has_curve));
     Ok((markdown(manifest, coverage.as_deref(), plan.as_ref()), drawn))

@@ -8,7 +8,7 @@ pub mod page;
 pub mod pictures;
 pub mod plan;
 mod sidecar;
-pub mod svg;
+mod svg;
 pub mod table;
 mod terminal;
 

@@ -135,7 +135,7 @@ fn span(text: &str) -> Option<(String, usize)> {
     Some((html, label.len() + link.len() + 4))
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -2,12 +2,29 @@
 //!
 //! Each is a function from plain figures to the text of an SVG file; [`pictures`] makes all that there are figures for.
 
+use std::ops::Range;
+
+use anyhow::{Result, ensure};
+use plotters::{
+    coord::{
+        combinators::WithKeyPoints,
+        ranged1d::{AsRangedCoord, ValueFormatter},
+        types::RangedCoordf64,
+    },
+    prelude::*,
+    style::text_anchor::HPos,
+};
+
 use super::{
-    svg::{Anchor, Axis, Svg, spread, text_width},
+    svg::{
+        GRID, INK, LINE, SOFT, Series, Sheet, WIDTH, block, colour, fitted, line, picture, plain, spread, text_width,
+        write,
+    },
     table::{grouped, human_bytes},
 };
 use crate::{
     checkpoint::Ledger,
+    error::contained,
     plan::{Plan, Point, coverage_file::RecordedCoverage},
 };
 
@@ -25,212 +42,252 @@ pub struct Figures<'a> {
 }
 
 /// File names and bytes of the pictures; the same figures give the same bytes.
-pub fn pictures(figures: &Figures<'_>) -> Vec<(&'static str, Vec<u8>)> {
-    let mut files = Vec::new();
-    if let Some((recorded, n_rows)) = figures.coverage
-        && recorded.curve.sizes.len() > 1
-        && !recorded.curve.domains.is_empty()
-    {
-        files.push(("coverage.svg", coverage(recorded, n_rows).into_bytes()));
-    }
-    files.extend(figures.ledger.map(|bytes| ("ledger.svg", ledger(bytes).into_bytes())));
-    files.extend(figures.plan.map(|(found, built)| ("plan.svg", plan(found, &built).into_bytes())));
-    if !figures.errors.is_empty() {
-        files.push(("errors.svg", errors(figures.errors).into_bytes()));
-    }
-    files
+///
+/// # Errors
+/// Figures that no axis can hold: they are read back from files.
+pub fn pictures(figures: &Figures<'_>) -> Result<Vec<(&'static str, Vec<u8>)>> {
+    contained("drawing of the pictures", || {
+        let Figures { coverage: covered, ledger: bytes, plan: planned, errors: found } = *figures;
+        let drawn = [
+            ("coverage.svg", covered.filter(|(recorded, _)| !recorded.coverage.is_empty()).map(coverage)),
+            ("ledger.svg", bytes.map(ledger)),
+            ("plan.svg", planned.map(plan)),
+            ("errors.svg", (!found.is_empty()).then(|| errors(found))),
+        ];
+        drawn.into_iter().filter_map(|(name, text)| Some(text?.map(|text| (name, text.into_bytes())))).collect()
+    })
 }
 
-const WIDTH: f64 = 760.0;
-const TOP: f64 = 56.0;
-const BOTTOM: f64 = 340.0;
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 600.0;
+const MARGIN: i32 = 20;
+const TOP: i32 = 124;
+const BOTTOM: i32 = 680;
+const LEFT: i32 = 140;
+const RIGHT: i32 = 1_120;
+const HEIGHT: i32 = 774; // with rows as an axis
 
-/// Powers of two between two sizes: what people choose rows in.
-fn row_ticks(first: usize, last: usize) -> Vec<usize> {
-    (0..usize::BITS).map(|bit| 1usize << bit).filter(|rows| (first..=last).contains(rows)).collect()
+/// What the values of an axis are, and how one is written.
+type Axis<'a> = (&'a str, &'a dyn Fn(&f64) -> String);
+
+/// A plot over a linear y.
+type Plot<'a, X> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, RangedCoordf64>>;
+
+/// A range that an axis can hold.
+fn held(range: Range<f64>) -> Result<Range<f64>> {
+    let most = range.start.abs() + range.end.abs();
+    ensure!(most < 1e20, "there are figures of {most:e}, which no picture can show");
+    Ok(range)
 }
 
-/// `64k`: in units of 1,024, as sizes of vocabularies are said.
-fn short(n_rows: usize) -> String {
-    if n_rows < 1_024 { n_rows.to_string() } else { format!("{}k", n_rows / 1_024) }
+/// A plot with its grid and the names of its axes, between the pixels `top` to `bottom` and `left` to `right`; without
+/// `y_axis`, y has no figures.
+fn plot<'a, X>(
+    sheet: &Sheet<'a>,
+    ([top, bottom], [left, right]): ([i32; 2], [i32; 2]),
+    (x, x_axis): (X, Axis<'_>),
+    (y, y_axis): (Range<f64>, Option<Axis<'_>>),
+) -> Result<Plot<'a, X::CoordDescType>>
+where
+    X: AsRangedCoord<Value = f64>,
+    X::CoordDescType: ValueFormatter<f64>,
+{
+    let (width, height) = sheet.dim_in_pixel();
+    let mut chart = ChartBuilder::on(sheet)
+        .margin_top(top)
+        .margin_right(width as i32 - right)
+        .margin_left(MARGIN)
+        .margin_bottom(MARGIN)
+        .x_label_area_size(height as i32 - MARGIN - bottom)
+        .y_label_area_size(left - MARGIN)
+        .build_cartesian_2d(x, held(y)?)?;
+    let (y_name, y_text) = y_axis.unwrap_or(("", &|_| String::new()));
+    chart
+        .configure_mesh()
+        .bold_line_style(ShapeStyle::from(&GRID).stroke_width(2))
+        .light_line_style(TRANSPARENT)
+        .axis_style(ShapeStyle::from(&SOFT).stroke_width(2))
+        .label_style(plain(&SOFT))
+        .axis_desc_style(plain(&SOFT))
+        .x_labels(7)
+        .x_label_formatter(&x_axis.1)
+        .x_desc(x_axis.0)
+        .y_labels(if y_axis.is_some() { 7 } else { 0 })
+        .y_label_formatter(&y_text)
+        .y_desc(y_name)
+        .draw()?;
+    Ok(chart)
 }
 
-/// Grid, ticks and names of both axes; values of y as `y_text` says.
-fn frame(svg: &mut Svg, x: &Axis, rows: &[usize], y: &Axis, y_text: impl Fn(f64) -> String, y_name: &str) {
-    for &n_rows in rows {
-        let at = x.at(n_rows as f64);
-        svg.line((at, TOP), (at, BOTTOM), "grid");
-        svg.text((at, BOTTOM + 18.0), Anchor::Middle, "soft", &short(n_rows));
+/// A plot over the rows of the draft head, which are chosen in powers of two.
+fn over_rows<'a>(
+    sheet: &Sheet<'a>,
+    rows: Range<f64>,
+    y: Range<f64>,
+    y_axis: Axis<'_>,
+) -> Result<Plot<'a, WithKeyPoints<LogCoord<f64>>>> {
+    // `64k`: in units of 1,024, as sizes of vocabularies are said.
+    let text = |rows: &f64| if *rows < 1_024.0 { rows.to_string() } else { format!("{}k", rows / 1_024.0) };
+    let powers = (0..32).map(|bit| f64::from(1u32 << bit));
+    let powers = powers.filter(|power| *power >= rows.start && *power <= rows.end).collect();
+    let axis: Axis<'_> = ("rows of the draft head (k = 1,024; logarithmic)", &text);
+    let x = (rows.log_scale().with_key_points(powers), axis);
+    plot(sheet, ([TOP, BOTTOM], [LEFT, RIGHT]), x, (y, Some(y_axis)))
+}
+
+/// The least and the greatest of `rows`, as an axis has them.
+fn extent(rows: impl Iterator<Item = usize>) -> Range<f64> {
+    rows.fold(f64::MAX..1.0, |all, rows| all.start.min(rows.max(1) as f64)..all.end.max(rows as f64))
+}
+
+/// The names of lines right of the plot: never on each other, but near the place that each speaks of.
+fn keys(sheet: &Sheet<'_>, head: &str, keys: &[(i32, String, Series)]) -> Result<()> {
+    write(sheet, (RIGHT + 20, TOP - LINE), HPos::Left, SOFT, head)?;
+    let places: Vec<i32> = keys.iter().map(|key| key.0).collect();
+    for ((_, text, series), at) in keys.iter().zip(spread(&places, LINE, BOTTOM)) {
+        line(sheet, vec![(RIGHT + 20, at), (RIGHT + 46, at)], *series, 6)?;
+        write(sheet, (RIGHT + 56, at), HPos::Left, INK, text)?;
     }
-    for tick in y.ticks(6) {
-        let at = y.at(tick);
-        svg.line((LEFT, at), (RIGHT, at), "grid");
-        svg.text((LEFT - 8.0, at + 4.0), Anchor::End, "soft", &y_text(tick));
-    }
-    svg.line((LEFT, BOTTOM), (RIGHT, BOTTOM), "axis");
-    svg.text(
-        (f64::midpoint(LEFT, RIGHT), BOTTOM + 38.0),
-        Anchor::Middle,
-        "soft",
-        "rows of the draft head (k = 1,024; logarithmic)",
-    );
-    svg.text((LEFT - 44.0, TOP - 10.0), Anchor::Start, "soft", y_name);
+    Ok(())
 }
 
-/// Labels right of the plot, at the places they speak of but never on each other.
-fn end_labels(svg: &mut Svg, labels: &[(f64, String, Option<usize>)]) {
-    let places: Vec<f64> = labels.iter().map(|(y, ..)| *y).collect();
-    for ((y, text, colour), at) in labels.iter().zip(spread(&places, 17.0, TOP + 6.0..BOTTOM)) {
-        if let Some(colour) = colour {
-            svg.path(&[(RIGHT + 2.0, *y), (RIGHT + 12.0, at), (RIGHT + 22.0, at)], *colour, "");
-        }
-        svg.text((RIGHT + 27.0, at + 4.0), Anchor::Start, "", text);
-    }
+/// A text beside a place, on the side that has room.
+fn beside(sheet: &Sheet<'_>, (x, y): (i32, i32), text: &str) -> Result<()> {
+    let (x, anchor) = if x < i32::midpoint(LEFT, RIGHT) { (x + 14, HPos::Left) } else { (x - 14, HPos::Right) };
+    write(sheet, (x, y), anchor, INK, text)
 }
 
-/// Share of tokens covered over rows, a line a domain, the chosen rows marked.
-fn coverage(recorded: &RecordedCoverage, n_rows: usize) -> String {
+/// Domains that a picture has room for.
+const N_DOMAINS: usize = 14;
+
+/// Share of tokens covered over rows, a line a domain through what was measured at the chosen rows, which are marked.
+fn coverage((recorded, n_rows): (&RecordedCoverage, usize)) -> Result<String> {
     let curve = &recorded.curve;
-    let mut svg = Svg::new(WIDTH, 400.0, "Coverage: share of tokens that the draft head can propose");
-    let (first, last) = (curve.sizes[0].max(1), curve.sizes[curve.sizes.len() - 1]);
-    let x = Axis::log(first as f64..last as f64, LEFT..RIGHT);
-    let least = curve.domains.values().chain([&curve.mean]).flatten().copied().fold(1.0, f64::min);
-    let y = Axis::linear((least * 10.0).floor() / 10.0..1.0, BOTTOM..TOP);
-    frame(&mut svg, &x, &row_ticks(first, last), &y, |share| format!("{:.0} %", 100.0 * share), "covered");
-    let chosen = (n_rows as f64).clamp(first as f64, last as f64);
-    svg.line((x.at(chosen), TOP - 4.0), (x.at(chosen), BOTTOM), "mark");
-    svg.text((x.at(chosen), TOP - 10.0), Anchor::Middle, "strong", &format!("{} rows", grouped(n_rows as u64)));
-    let mut labels = Vec::new();
-    let mut draw = |name: &str, shares: &[f64], colour, class| {
-        let points: Vec<(usize, f64)> = curve.sizes.iter().copied().zip(shares.iter().copied()).collect();
-        let path: Vec<_> = points.iter().map(|&(size, share)| (x.at(size.max(1) as f64), y.at(share))).collect();
-        svg.path(&path, colour, class);
-        // As measured where that is recorded; the mean, and old records, as the line is drawn.
-        let measured = recorded.coverage.iter().find(|domain| domain.domain == name).map(|domain| domain.share);
-        let share = measured.unwrap_or_else(|| share_at(&points, n_rows));
-        svg.dot((x.at(chosen), y.at(share)), 3.5, colour);
-        labels.push((y.at(share), format!("{name} {:.2} %", 100.0 * share), colour));
+    let through = |share: f64, shares: &[f64]| {
+        let mut points: Vec<_> =
+            curve.sizes.iter().copied().zip(shares.iter().copied()).chain([(n_rows, share)]).collect();
+        points.sort_by_key(|point| point.0);
+        (share, points)
     };
-    for (colour, (name, shares)) in curve.domains.iter().enumerate() {
-        draw(name, shares, colour, "");
+    let line_of = |(name, shares): (&'_ String, &Vec<f64>)| {
+        let measured = recorded.coverage.iter().find(|domain| domain.domain == *name)?;
+        Some((name.clone(), through(measured.share, shares)))
+    };
+    let mut drawn: Vec<_> = curve.domains.iter().filter_map(line_of).collect();
+    let mut title = "Coverage: share of tokens that the draft head can propose".to_owned();
+    let n_domains = drawn.len();
+    let mean = drawn.iter().map(|(_, (share, _))| share).sum::<f64>() / n_domains.max(1) as f64;
+    if n_domains > N_DOMAINS {
+        drawn.sort_by(|(_, (a, _)), (_, (b, _))| a.total_cmp(b));
+        drawn.truncate(N_DOMAINS);
+        title = format!("Coverage: the {N_DOMAINS} least covered of {n_domains} domains");
     }
-    if curve.domains.len() > 1 {
-        draw("mean", &curve.mean, 6, "dashed");
+    if n_domains > 1 {
+        drawn.push(("mean".to_owned(), through(mean, &curve.mean)));
     }
-    let places: Vec<f64> = labels.iter().map(|(y, ..)| *y).collect();
-    for ((_, text, colour), at) in labels.iter().zip(spread(&places, 17.0, TOP + 6.0..BOTTOM)) {
-        svg.block((RIGHT + 10.0, at - 5.0), 10.0, 10.0, *colour);
-        svg.text((RIGHT + 27.0, at + 4.0), Anchor::Start, "", text);
-    }
-    svg.text((RIGHT + 27.0, TOP - 10.0), Anchor::Start, "soft", "at the chosen rows");
-    svg.finish()
-}
-
-/// The share at a size between two of the curve, linear in the logarithm as the line is drawn.
-fn share_at(points: &[(usize, f64)], n_rows: usize) -> f64 {
-    let after = points.iter().position(|&(size, _)| size >= n_rows).unwrap_or(points.len() - 1);
-    let (high, low) = (points[after], points[after.saturating_sub(1)]);
-    if high.0 <= low.0 || n_rows >= high.0 {
-        return high.1;
-    }
-    let log = |n: usize| (n.max(1) as f64).ln();
-    low.1 + (high.1 - low.1) * (log(n_rows.max(low.0)) - log(low.0)) / (log(high.0) - log(low.0))
+    let points = || drawn.iter().flat_map(|(_, (_, points))| points);
+    let rows = extent(points().map(|point| point.0));
+    let least = points().map(|point| point.1).fold(0.99, f64::min);
+    picture(&title, HEIGHT, |sheet| {
+        let y = (least * 10.0).floor() / 10.0..1.0;
+        let chart = over_rows(sheet, rows, y, ("tokens covered", &|share| format!("{:.0} %", 100.0 * share)))?;
+        let at = |(n_rows, share): (usize, f64)| chart.backend_coord(&(n_rows.max(1) as f64, share));
+        let chosen = at((n_rows, 1.0)).0;
+        line(sheet, vec![(chosen, TOP), (chosen, BOTTOM)], None, 3)?;
+        beside(sheet, (chosen, BOTTOM - 24), &format!("{} rows chosen", grouped(n_rows as u64)))?;
+        let mut named = Vec::new();
+        for (series, (name, (share, points))) in drawn.into_iter().enumerate() {
+            let series = (series < n_domains.min(N_DOMAINS)).then_some(series);
+            line(sheet, points.into_iter().map(at).collect(), series, 4)?;
+            sheet.draw(&Circle::new(at((n_rows, share)), 7, colour(series).filled()))?;
+            let percent = format!(" {:.2} %", 100.0 * share);
+            let name = fitted(&name, WIDTH - RIGHT - 70 - text_width(&percent));
+            named.push((at((n_rows, share)).1, name + &percent, series));
+        }
+        keys(sheet, "at the chosen rows", &named)
+    })
 }
 
 /// Bytes of a draft step before and after as two stacked bars, and what the colours are.
-fn ledger(ledger: &Ledger) -> String {
-    const BARS: f64 = 150.0;
-    let height = BARS + 68.0 + 20.0 * ledger.items.len() as f64;
+fn ledger(ledger: &Ledger) -> Result<String> {
+    const BARS: i32 = 354;
     let ratio = ledger.before_bytes as f64 / ledger.after_bytes.max(1) as f64;
     let title = format!("Bytes that one draft step reads: {ratio:.1} times fewer");
-    let mut svg = Svg::new(WIDTH, height, &title);
-    let most = ledger.before_bytes.max(ledger.after_bytes).max(1) as f64;
-    let x = Axis::linear(0.0..most, 74.0..640.0);
-    for tick in x.ticks(6) {
-        svg.line((x.at(tick), 44.0), (x.at(tick), BARS - 6.0), "grid");
-        svg.text((x.at(tick), BARS + 10.0), Anchor::Middle, "soft", &human_bytes(tick as u64));
-    }
-    let sums = [("before", ledger.before_bytes, 52.0), ("after", ledger.after_bytes, 98.0)];
-    for (name, sum, y) in sums {
-        svg.text((66.0, y + 21.0), Anchor::End, "", name);
-        let mut from = 0.0;
-        for (colour, item) in ledger.items.iter().enumerate() {
-            let bytes = if name == "before" { item.before_bytes } else { item.after_bytes } as f64;
-            svg.block((x.at(from), y), x.at(from + bytes) - x.at(from), 32.0, colour);
-            from += bytes;
+    picture(&title, BARS + 70 + LINE * ledger.items.len() as i32, |sheet| {
+        let (top, table) = sheet.split_vertically(BARS);
+        let most = ledger.before_bytes.max(ledger.after_bytes).max(1) as f64;
+        let axis: Axis<'_> = ("read by a draft step", &|bytes| human_bytes(*bytes as u64));
+        let chart = plot(&top, ([80, 254], [LEFT, 1_320]), (0.0..most, axis), (2.0..0.0, None))?;
+        for (row, name, sum) in [(0.0, "before", ledger.before_bytes), (1.0, "after", ledger.after_bytes)] {
+            let at = |bytes: f64, y: f64| chart.backend_coord(&(bytes, row + y));
+            let mut from = 0.0;
+            for (part, item) in ledger.items.iter().enumerate() {
+                let to = from + if row == 0.0 { item.before_bytes } else { item.after_bytes } as f64;
+                block(sheet, [at(from, 0.15), at(to, 0.85)], colour(Some(part)))?;
+                from = to;
+            }
+            write(sheet, (LEFT - 14, at(0.0, 0.5).1), HPos::Right, SOFT, name)?;
+            write(sheet, (at(sum as f64, 0.5).0 + 14, at(0.0, 0.5).1), HPos::Left, INK, &human_bytes(sum))?;
         }
-        svg.text((x.at(sum as f64) + 8.0, y + 21.0), Anchor::Start, "strong", &human_bytes(sum));
+        parts(&table, ledger)
+    })
+}
+
+/// The parts of the bars in words and numbers.
+fn parts(sheet: &Sheet<'_>, ledger: &Ledger) -> Result<()> {
+    const COLUMNS: [i32; 4] = [72, 560, 760, 800];
+    write(sheet, (COLUMNS[1], 10), HPos::Right, SOFT, "before")?;
+    write(sheet, (COLUMNS[2], 10), HPos::Right, SOFT, "after")?;
+    for (part, item) in ledger.items.iter().enumerate() {
+        let y = 10 + LINE * (part as i32 + 1);
+        block(sheet, [(32, y - 12), (56, y + 12)], colour(Some(part)))?;
+        write(sheet, (COLUMNS[0], y), HPos::Left, INK, &fitted(&item.name, COLUMNS[1] - COLUMNS[0] - 130))?;
+        write(sheet, (COLUMNS[1], y), HPos::Right, INK, &human_bytes(item.before_bytes))?;
+        write(sheet, (COLUMNS[2], y), HPos::Right, INK, &human_bytes(item.after_bytes))?;
+        write(sheet, (COLUMNS[3], y), HPos::Left, SOFT, &fitted(&item.note, WIDTH - COLUMNS[3] - 20))?;
     }
-    let top = BARS + 44.0;
-    for (at, text) in [(250.0, "before"), (360.0, "after")] {
-        svg.text((at, top - 4.0), Anchor::End, "soft", text);
-    }
-    for (row, item) in ledger.items.iter().enumerate() {
-        let y = top + 16.0 + 20.0 * row as f64;
-        svg.block((16.0, y - 11.0), 12.0, 12.0, row);
-        svg.text((36.0, y), Anchor::Start, "", &item.name);
-        svg.text((250.0, y), Anchor::End, "", &human_bytes(item.before_bytes));
-        svg.text((360.0, y), Anchor::End, "", &human_bytes(item.after_bytes));
-        svg.text((376.0, y), Anchor::Start, "soft", &item.note);
-    }
-    svg.finish()
+    Ok(())
 }
 
 /// At most this many lines of k: more cannot be told apart.
 const N_LINES: usize = 7;
 
 /// Tokens a second over rows, a line a k, the best point and the built rows marked.
-fn plan(plan: &Plan, built: &Point) -> String {
+fn plan((plan, built): (&Plan, Point)) -> Result<String> {
     let best = &plan.best;
     let rows_text = grouped(best.design.n_rows as u64);
     let title = format!("Plan: {:.1} tok/s with {rows_text} rows and k = {}", best.tokens_per_second, best.n_drafted);
-    let mut svg = Svg::new(WIDTH, 400.0, &title);
-    let rows = || plan.surface.iter().flat_map(|line| line.points.iter().map(|point| point.0));
-    let (first, last) = (rows().min().unwrap_or(1).max(1), rows().max().unwrap_or(2));
-    let speeds = plan.surface.iter().flat_map(|line| line.points.iter().map(|point| point.1));
-    let x = Axis::log(first as f64..last as f64, LEFT..RIGHT);
-    let y = Axis::linear(0.0..speeds.fold(plan.native.tokens_per_second, f64::max) * 1.05, BOTTOM..TOP);
-    frame(&mut svg, &x, &row_ticks(first, last), &y, |speed| format!("{speed:.0}"), "tokens/s");
-    built_mark(&mut svg, x.at(built.design.n_rows.clamp(first, last) as f64), y.at(built.tokens_per_second), built);
-    let native = y.at(plan.native.tokens_per_second);
-    svg.line((LEFT, native), (RIGHT, native), "mark");
-    let mut labels = vec![(native, format!("native MTP: {:.1}", plan.native.tokens_per_second), None)];
-    for (colour, line) in shown(plan).into_iter().enumerate() {
-        let path: Vec<_> = line.points.iter().map(|&(rows, speed)| (x.at(rows as f64), y.at(speed))).collect();
-        let is_best = line.n_drafted == best.n_drafted;
-        svg.path(&path, colour, if is_best { "thick" } else { "" });
-        let (end, speed) = (path.last().map_or(TOP, |point| point.1), line.points.last().map_or(0.0, |point| point.1));
-        labels.push((end, format!("k = {}: {speed:.1}", line.n_drafted), Some(colour)));
-        if is_best {
-            let at = (x.at(best.design.n_rows as f64), y.at(best.tokens_per_second));
-            svg.dot(at, 6.0, colour);
-            svg.text((at.0, at.1 - 12.0), Anchor::Middle, "strong", &format!("{:.1}", best.tokens_per_second));
+    let points = || plan.surface.iter().flat_map(|line| line.points.iter());
+    let rows = extent(points().map(|point| point.0).chain([best.design.n_rows, built.design.n_rows]));
+    let fastest = points().map(|point| point.1).fold(plan.native.tokens_per_second, f64::max);
+    picture(&title, HEIGHT, |sheet| {
+        let chart = over_rows(sheet, rows, 0.0..fastest * 1.05, ("tokens/s", &f64::to_string))?;
+        let at = |(n_rows, speed): (usize, f64)| chart.backend_coord(&(n_rows.max(1) as f64, speed));
+        let (x, y) = at((built.design.n_rows, built.tokens_per_second));
+        line(sheet, vec![(x, y), (x, BOTTOM)], None, 3)?;
+        let rows = grouped(built.design.n_rows as u64);
+        beside(sheet, (x, BOTTOM - 24 - LINE), &format!("this sidecar: {rows} rows"))?;
+        beside(sheet, (x, BOTTOM - 24), &format!("{:.1} tok/s at k = {}", built.tokens_per_second, built.n_drafted))?;
+        let native = at((1, plan.native.tokens_per_second)).1;
+        line(sheet, vec![(LEFT, native), (RIGHT, native)], None, 3)?;
+        let mut named = vec![(native, format!("native MTP: {:.1}", plan.native.tokens_per_second), None)];
+        for (series, drawn) in shown(plan).into_iter().enumerate() {
+            let is_best = drawn.n_drafted == best.n_drafted;
+            let series = Some(series);
+            line(sheet, drawn.points.iter().copied().map(at).collect(), series, if is_best { 7 } else { 4 })?;
+            let speed = drawn.points.last().map_or(0.0, |point| point.1);
+            named.push((at((1, speed)).1, format!("k = {}: {speed:.1}", drawn.n_drafted), series));
+            if is_best {
+                let (x, y) = at((best.design.n_rows, best.tokens_per_second));
+                sheet.draw(&Circle::new((x, y), 12, colour(series).filled()))?;
+                write(sheet, (x, y - 32), HPos::Center, INK, &format!("{:.1}", best.tokens_per_second))?;
+            }
         }
-    }
-    end_labels(&mut svg, &labels);
-    svg.text((RIGHT + 27.0, TOP - 10.0), Anchor::Start, "soft", "tok/s, all rows");
-    svg.finish()
-}
-
-/// A line from what the sidecar's own rows give down to the axis, with the figures on the side that has room.
-fn built_mark(svg: &mut Svg, at: f64, top: f64, built: &Point) {
-    svg.line((at, top), (at, BOTTOM), "mark");
-    let (from, anchor) = match at < f64::midpoint(LEFT, RIGHT) {
-        true => (at + 8.0, Anchor::Start),
-        false => (at - 8.0, Anchor::End),
-    };
-    let rows = grouped(built.design.n_rows as u64);
-    svg.text((from, BOTTOM - 24.0), anchor, "", &format!("this sidecar: {rows} rows"));
-    let speed = format!("{:.1} tok/s at k = {}", built.tokens_per_second, built.n_drafted);
-    svg.text((from, BOTTOM - 8.0), anchor, "", &speed);
+        keys(sheet, "tok/s, all rows", &named)
+    })
 }
 
 /// The lines that are drawn: evenly over k, the best among them.
 fn shown(plan: &Plan) -> Vec<&crate::plan::Line> {
-    let n = plan.surface.len();
-    let step = n.div_ceil(N_LINES).max(1);
+    let step = plan.surface.len().div_ceil(N_LINES).max(1);
     let best = plan.surface.iter().position(|line| line.n_drafted == plan.best.n_drafted).unwrap_or(0);
     plan.surface.iter().enumerate().filter(|(i, _)| i % step == best % step).map(|(_, line)| line).collect()
 }
@@ -239,7 +296,7 @@ fn shown(plan: &Plan) -> Vec<&crate::plan::Line> {
 const N_TENSORS: usize = 32;
 
 /// Relative error of each quantized tensor as bars, the largest first where there are too many.
-fn errors(errors: &[(String, f64)]) -> String {
+fn errors(errors: &[(String, f64)]) -> Result<String> {
     let mut drawn: Vec<&(String, f64)> = errors.iter().collect();
     let mut title = "Quantization error of each tensor".to_owned();
     if drawn.len() > N_TENSORS {
@@ -247,39 +304,22 @@ fn errors(errors: &[(String, f64)]) -> String {
         drawn.truncate(N_TENSORS);
         title = format!("Quantization error: the {N_TENSORS} largest of {} tensors", errors.len());
     }
-    let bottom = 46.0 + 22.0 * drawn.len() as f64;
-    let mut svg = Svg::new(WIDTH, bottom + 52.0, &title);
-    let left = drawn.iter().map(|(name, _)| text_width(name)).fold(0.0, f64::max).min(380.0) + 24.0;
+    let names: Vec<String> = drawn.iter().map(|(name, _)| fitted(name, WIDTH / 2)).collect();
+    let widest = names.iter().map(|name| text_width(name)).fold(0, i32::max);
     let most = drawn.iter().map(|(_, error)| *error).fold(0.0, f64::max).max(1e-6);
-    let x = Axis::linear(0.0..most, left..WIDTH - 80.0);
-    for tick in x.ticks(5) {
-        svg.line((x.at(tick), 42.0), (x.at(tick), bottom), "grid");
-        svg.text((x.at(tick), bottom + 16.0), Anchor::Middle, "soft", &format!("{:.1} %", 100.0 * tick));
-    }
-    for (row, (name, error)) in drawn.into_iter().enumerate() {
-        let y = 46.0 + 22.0 * row as f64;
-        svg.text((left - 8.0, y + 13.0), Anchor::End, "", &shortened(name));
-        svg.block((left, y + 2.0), x.at(*error) - left, 15.0, 0);
-        svg.text((x.at(*error) + 6.0, y + 13.0), Anchor::Start, "", &format!("{:.2} %", 100.0 * error));
-    }
-    svg.line((left, 42.0), (left, bottom), "axis");
-    let middle = f64::midpoint(left, WIDTH - 80.0);
-    svg.text(
-        (middle, bottom + 36.0),
-        Anchor::Middle,
-        "soft",
-        "relative error: |decoded - source| / |source|, Euclidean norms",
-    );
-    svg.finish()
-}
-
-/// The end of a name that is too long for its place.
-fn shortened(name: &str) -> String {
-    const N_SHOWN: usize = 52;
-    let n_chars = name.chars().count();
-    if n_chars <= N_SHOWN {
-        name.to_owned()
-    } else {
-        format!("…{}", name.chars().skip(n_chars - N_SHOWN).collect::<String>())
-    }
+    picture(&title, 180 + 44 * drawn.len() as i32, |sheet| {
+        let (left, bottom) = (widest + 60, 80 + 44 * drawn.len() as i32);
+        let name = "relative error: |decoded - source| / |source|, Euclidean norms";
+        let axis: Axis<'_> = (name, &|error| format!("{:.1} %", 100.0 * error));
+        let y = (drawn.len() as f64..0.0, None);
+        let chart = plot(sheet, ([80, bottom], [left, WIDTH - 170]), (held(0.0..most)?, axis), y)?;
+        for (row, ((_, error), name)) in drawn.iter().zip(&names).enumerate() {
+            let at = |error: f64, y: f64| chart.backend_coord(&(error, row as f64 + y));
+            block(sheet, [at(0.0, 0.15), at(*error, 0.85)], colour(Some(0)))?;
+            let (x, y) = at(*error, 0.5);
+            write(sheet, (left - 14, y), HPos::Right, SOFT, name)?;
+            write(sheet, (x + 12, y), HPos::Left, INK, &format!("{:.2} %", 100.0 * error))?;
+        }
+        Ok(())
+    })
 }

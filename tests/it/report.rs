@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
+use sha2::Digest;
+
 use crate::{draftfast, stderr, stdout};
 
 /// A sidecar of the demo with a plan.
@@ -80,6 +82,70 @@ fn pictures_are_well_formed_and_without_script() {
         assert!(open.is_empty() && !text.contains("NaN") && !text.contains("inf"), "{name}: {open:?}");
         assert!(text.contains("prefers-color-scheme:dark") && !text.contains("script"), "{name}");
     }
+}
+
+/// Writes other names or figures into a record of a sidecar, as its maker could: the drafter names the manifest's digest.
+fn rewrite(path: &str, name: &str, change: impl FnOnce(&mut serde_json::Value)) {
+    let file = Path::new(path).join(name);
+    let mut record = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    change(&mut record);
+    let bytes = serde_json::to_vec(&record).unwrap();
+    if name == "manifest.json" {
+        let drafter = Path::new(path).join("drafter.safetensors");
+        let mut weights = fs::read(&drafter).unwrap();
+        let key = b"draftfast.manifest_sha256\":\"";
+        let at = weights.windows(key.len()).position(|window| window == key).unwrap() + key.len();
+        let digest: String = sha2::Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        weights[at..at + 64].copy_from_slice(digest.as_bytes());
+        fs::write(drafter, weights).unwrap();
+    }
+    fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn names_in_a_downloaded_sidecar_write_neither_markup_nor_over_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = demo(dir.path(), "demo", &[]);
+    let names =
+        ["<script>alert(1)</script>", "领域领域领域领域领域领域", "a&b\"'|\n# c\u{0}\u{202e}d", &"long-".repeat(99)];
+    rewrite(&path, "vocabulary.json", |record| {
+        let shares = record["coverage"]["curve"]["mean"].clone();
+        record["coverage"]["curve"]["domains"] =
+            names.iter().map(|name| ((*name).to_owned(), shares.clone())).collect();
+        let share = |name| serde_json::json!({"domain": name, "n_tokens": 9, "share": 0.5});
+        record["coverage"]["coverage"] = names.iter().map(share).collect();
+    });
+    rewrite(&path, "manifest.json", |manifest| {
+        let item = manifest["ledger"]["items"][0].clone();
+        let named = |name: &&str| {
+            let mut item = item.clone();
+            item["name"] = (*name).into();
+            item["note"] = (*name).into();
+            item
+        };
+        manifest["ledger"]["items"] = names.iter().map(named).collect();
+    });
+    let page = dir.path().join("page.html");
+    let output = draftfast(&["report", &path, "--html", page.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = fs::read_to_string(&page).unwrap();
+    assert!(!text.contains("<script"));
+    let drawn: Vec<&str> = text.split("<svg").skip(1).map(|rest| rest.split("</svg>").next().unwrap()).collect();
+    for drawn in drawn {
+        assert!(!drawn.contains(['\0', '\u{202e}']) && !drawn.contains(&"long-".repeat(20)));
+    }
+}
+
+#[test]
+fn figures_that_no_axis_holds_are_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = demo(dir.path(), "demo", &[]);
+    rewrite(&path, "manifest.json", |manifest| {
+        manifest["tensors"]["mtp.fc"]["error"]["relative_error"] = 1e300.into();
+    });
+    let output = draftfast(&["report", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("which no picture can show"), "{}", stderr(&output));
 }
 
 #[test]
