@@ -62,18 +62,17 @@ pub fn question(
         Some(speed) => bail!("the speed without speculation is {speed}, expected tokens a second above 0"),
         None => None,
     };
+    let drafter = drafter(recipe, mtp_from.unwrap_or(checkpoint).config());
+    let mut target = target(checkpoint, recipe, measured_step_us)?;
+    let missing = stand_in(&mut target, &drafter, layers_held(checkpoint, recipe), inputs.load);
+    let refused = refused.map(|why| format!("{why}; they are left out"));
     Ok(Question {
-        costs: Costs {
-            hardware: inputs.hardware.clone(),
-            target: target(checkpoint, recipe, measured_step_us)?,
-            drafter: drafter(recipe, mtp_from.unwrap_or(checkpoint).config()),
-            load: inputs.load,
-        },
+        costs: Costs { hardware: inputs.hardware.clone(), target, drafter, load: inputs.load },
         acceptance: inputs.acceptance.clone().unwrap_or_else(Acceptance::assumed),
         coverage: inputs.coverage.clone().unwrap_or_else(|| CoverageCurve::assumed(recipe.target_rows)),
         drafted,
         rows: sizes(recipe.target_rows, inputs.pad_to),
-        notes: refused.map(|why| format!("{why}; they are left out")).into_iter().collect(),
+        notes: refused.into_iter().chain(missing).collect(),
     })
 }
 
@@ -110,7 +109,7 @@ pub fn drafter(recipe: &Recipe, config: &Value) -> Drafter {
 /// Layers are missing and nothing was measured.
 pub fn target(checkpoint: &Checkpoint, recipe: &Recipe, measured_step_us: Option<f64>) -> Result<Target> {
     let config = checkpoint.config();
-    let n_layers = number(config, "num_hidden_layers");
+    let (n_held, n_layers) = layers_held(checkpoint, recipe);
     let mut target = Target {
         dense_bytes: 0.0,
         routed: None,
@@ -120,12 +119,10 @@ pub fn target(checkpoint: &Checkpoint, recipe: &Recipe, measured_step_us: Option
     };
     let (n_active, n_total) = experts(recipe, config);
     let mut routed_bytes = 0.0;
-    let mut found = BTreeSet::new();
     for (name, entry) in checkpoint.entries() {
         if !is_read(name, recipe, n_layers) {
             continue;
         }
-        found.extend(layer_of(name));
         let share = if name.contains(".experts.") && n_total > 0 {
             routed_bytes += entry.n_bytes() as f64;
             n_active as f64 / n_total as f64
@@ -138,13 +135,37 @@ pub fn target(checkpoint: &Checkpoint, recipe: &Recipe, measured_step_us: Option
     if routed_bytes > 0.0 {
         target.routed = Some(RoutedExperts { all_bytes: routed_bytes, n_active, n_total });
     }
-    if measured_step_us.is_none() && found.len() < n_layers {
-        let error = anyhow!("`{}` holds {} of the target's {n_layers} layers", checkpoint.dir().display(), found.len());
+    if measured_step_us.is_none() && n_held < n_layers {
+        let error = anyhow!("`{}` holds {n_held} of the target's {n_layers} layers", checkpoint.dir().display());
         return Err(error).hint(
             "the bytes of a target step are not known: give its measured speed without speculation, `--baseline TOK/S`",
         );
     }
     Ok(target)
+}
+
+/// The target's layers that the checkpoint holds, and how many there are.
+fn layers_held(checkpoint: &Checkpoint, recipe: &Recipe) -> (usize, usize) {
+    let n_layers = number(checkpoint.config(), "num_hidden_layers");
+    let read = checkpoint.entries().keys().filter(|name| is_read(name, recipe, n_layers));
+    (read.filter_map(|name| layer_of(name)).collect::<BTreeSet<_>>().len(), n_layers)
+}
+
+/// Puts the MTP layer's routed experts in for those of layers that the checkpoint lacks: a measured step says what one
+/// token costs, not how many more experts the verification of k drafts reads. Returns what to tell about it.
+fn stand_in(target: &mut Target, drafter: &Drafter, (n_held, n_layers): (usize, usize), load: Load) -> Option<String> {
+    if n_held >= n_layers {
+        return None;
+    }
+    let held = format!("the checkpoint holds {n_held} of the target's {n_layers} layers");
+    let left_out = "the operations of the others, which large batches meet, are left out";
+    match drafter.routed {
+        Some(routed) if target.routed.is_none() => {
+            target.routed = Some(RoutedExperts { all_bytes: routed.all_bytes * (n_layers - n_held) as f64, ..routed });
+            Some(format!("{held}: their routed experts are ASSUMED to be as large as the MTP layer's; {left_out}"))
+        }
+        _ => (load.batch > 1).then(|| format!("{held}: {left_out}")),
+    }
 }
 
 /// Draft tokens that the family's runtime can be started with, of those asked for, and why others are not.
@@ -237,7 +258,7 @@ fn number(config: &Value, key: &str) -> usize {
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use super::{super::cost::tests::costs_27b, *};
 
     #[test]
     fn flash_next_is_not_planned_for_drafts_that_do_not_boot() {
@@ -260,6 +281,25 @@ mod tests {
         assert_eq!(n_cached_layers(&named), 1);
         let latent = json!({"kv_lora_rank": 512, "qk_rope_head_dim": 64});
         assert_eq!(layer_cache_bytes(&latent), 1152.0);
+    }
+
+    #[test]
+    fn a_measured_step_does_not_hide_the_experts_that_verification_reads() {
+        let costs = costs_27b(Hardware::of_bandwidth(1.0).unwrap(), 20_000.0);
+        let routed = Some(RoutedExperts { all_bytes: 512e3, n_active: 10, n_total: 512 });
+        let sparse = Drafter { routed, ..costs.drafter.clone() };
+        let (one, many) = (costs.load, Load { batch: 8, ..costs.load });
+        let mut target = costs.target.clone();
+        assert_eq!(stand_in(&mut target, &costs.drafter, (0, 48), one), None);
+        assert!(stand_in(&mut target, &costs.drafter, (0, 48), many).unwrap().contains("large batches"));
+        assert_eq!(stand_in(&mut target, &sparse, (48, 48), one), None);
+        assert_eq!(target, costs.target);
+        assert!(stand_in(&mut target, &sparse, (0, 48), one).unwrap().contains("ASSUMED"));
+        let costs = Costs { target, ..costs };
+        assert!((costs.verify_us(0) - 20_000.0).abs() < 1e-6, "one token is what was measured");
+        // 48 layers of 10 kB a token, two tokens: nearly as much again, at 0.8 GB/s.
+        let added_us = costs.verify_us(1) - 20_000.0;
+        assert!((580.0..600.0).contains(&added_us), "{added_us}");
     }
 
     #[test]
