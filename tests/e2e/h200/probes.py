@@ -40,6 +40,9 @@ class Probes:
         speculator = self.model_runner.speculator
         if speculator is None:
             return {}
+        from vllm.v1.worker.workspace import unlock_workspace
+
+        unlock_workspace()  # Marlin wants its locks once a stream, and the graphs below have one of their own
         drafter = speculator.model
         answer: dict[str, float] = {"drafter_bytes": n_parameter_bytes(drafter)}
         for m in (1, 8):
