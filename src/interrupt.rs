@@ -1,5 +1,5 @@
-//! Ctrl-C, SIGTERM and SIGHUP: long loops ask [`check`] once a tile or a document batch, so that destructors run and nothing
-//! half-written stays behind. A second signal kills at once.
+//! Ctrl-C, SIGTERM, SIGHUP and SIGXCPU (a soft `ulimit -t`): long loops ask [`check`] once a tile or a document batch, so
+//! that destructors run and nothing half-written stays behind. A second signal kills at once.
 //!
 //! SIGBUS: checkpoints are mapped, not read, because a gather touches a quarter of the head's rows and a map costs half
 //! the copies. The price is that a file truncated under us raises SIGBUS in the middle of a load, from which no
@@ -22,6 +22,8 @@ pub fn install() {
         let _ = flag::register_conditional_default(signal, Arc::clone(&REQUESTED));
         let _ = flag::register(signal, Arc::clone(&REQUESTED));
     }
+    // It comes every second, so the second one does not mean more.
+    let _ = flag::register(consts::SIGXCPU, Arc::clone(&REQUESTED));
     // A handled SIGXFSZ makes a write past the file-size limit an error like a full disk, instead of killing us.
     let _ = flag::register(consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
     #[expect(unsafe_code, reason = "SIGBUS has no safe handler")]

@@ -47,7 +47,7 @@ pub struct Quality {
 }
 
 /// States whose logits are in memory at a time: two heads of 64,064 rows take 131 MB.
-pub(super) const STATES_AT_A_TIME: usize = 256;
+pub(crate) const STATES_AT_A_TIME: usize = 256;
 /// Rows decoded at a time.
 const ROWS_AT_A_TIME: usize = 64;
 

@@ -1,6 +1,8 @@
 //! What a sidecar's head drafts on real hidden states: against the same rows in BF16 (what quantization costs), and
 //! against the full head (what quantization and truncation cost together).
 
+use std::borrow::Cow;
+
 use anyhow::{Context, Result, bail, ensure};
 use half::bf16;
 use serde::Serialize;
@@ -9,7 +11,7 @@ use super::Sidecar;
 use crate::{
     checkpoint::{Checkpoint, Dtype},
     interrupt,
-    nvfp4::quality::{self, Head},
+    nvfp4::quality::{self, Head, STATES_AT_A_TIME},
     quantize::{DRAFT_HEAD, Sources},
     report::Progress,
 };
@@ -74,8 +76,7 @@ pub fn draft_quality(
     };
     let same_rows = quality::compare(Head::Bf16(&rows), head, k, &states, |_| interrupt::check())?;
 
-    let drafted = top_tokens(quality::logits(head, k, &states), states.len() / k);
-    let drafted: Vec<u32> = drafted.into_iter().map(|(row, _)| row_id(sidecar, row)).collect();
+    let drafted: Vec<u32> = top_tokens(head, k, &states).map(|(row, _)| row_id(sidecar, row)).collect();
     let expected = full_top_tokens(&full, k, &states, progress)?;
     let share = |n: usize| n as f64 / expected.len() as f64;
     let kept = expected.iter().filter(|id| sidecar.vocab.token_ids.binary_search(id).is_ok()).count();
@@ -98,7 +99,7 @@ fn row_id(sidecar: &Sidecar, row: usize) -> u32 {
     sidecar.vocab.token_ids.get(row).copied().unwrap_or(sidecar.vocab.token_ids[0])
 }
 
-fn read_states(file: &Checkpoint, k: usize) -> Result<Vec<bf16>> {
+fn read_states(file: &Checkpoint, k: usize) -> Result<Cow<'_, [bf16]>> {
     let mut found = file.entries().iter().filter(|(_, e)| e.dtype == Dtype::BF16 && e.shape.len() == 2);
     let Some((name, entry)) = found.next() else {
         bail!("the file of hidden states has no two-dimensional BF16 tensor");
@@ -111,14 +112,20 @@ fn read_states(file: &Checkpoint, k: usize) -> Result<Vec<bf16>> {
         "hidden states `{name}` have shape {:?}, expected [states, {k}]",
         entry.shape
     );
-    Ok(file.tensor(name)?.bf16(0..entry.shape[0] * k)?.into_owned())
+    file.tensor(name)?.bf16(0..entry.shape[0] * k)
 }
 
-/// The row with the largest logit of each state, the first of equals, and the logit.
-fn top_tokens(logits: Vec<f32>, n_states: usize) -> Vec<(usize, f32)> {
+/// The row with the largest logit of each state, the first of equals, and the logit. The logits of a few states are in
+/// memory at a time, however many there are.
+fn top_tokens<'a>(head: Head<'a>, k: usize, states: &'a [bf16]) -> impl Iterator<Item = (usize, f32)> + 'a {
     let first = (0, f32::NEG_INFINITY);
     let larger = |best: (usize, f32), (row, &x): (usize, &f32)| if x > best.1 { (row, x) } else { best };
-    logits.chunks_exact(logits.len() / n_states).map(|row| row.iter().enumerate().fold(first, larger)).collect()
+    states.chunks(STATES_AT_A_TIME * k).flat_map(move |states| {
+        let logits = quality::logits(head, k, states);
+        let n_rows = logits.len() / (states.len() / k);
+        let top = move |logits: &[f32]| logits.iter().enumerate().fold(first, larger);
+        logits.chunks_exact(n_rows).map(top).collect::<Vec<_>>()
+    })
 }
 
 /// The token that the full head chooses in each state.
@@ -134,8 +141,7 @@ fn full_top_tokens(
         interrupt::check()?;
         let end = (first + ROWS_AT_A_TIME).min(n_rows);
         let rows = full.bf16(first * k..end * k)?;
-        let tile = top_tokens(quality::logits(Head::Bf16(&rows), k, states), n_states);
-        for (best, (row, logit)) in best.iter_mut().zip(tile) {
+        for (best, (row, logit)) in best.iter_mut().zip(top_tokens(Head::Bf16(&rows), k, states)) {
             if logit > best.1 {
                 *best = (u32::try_from(first + row)?, logit);
             }

@@ -262,10 +262,10 @@ fn a_checkpoint_cut_short_while_it_is_mapped_ends_the_run_with_a_sentence() {
 }
 
 #[test]
-fn limits_of_memory_are_kept_and_a_smaller_one_is_said() {
+fn limits_of_memory_and_time_are_kept_and_a_smaller_one_is_said() {
     let place = Place::new();
     let under = |kilobytes: u64, args: &str| {
-        let script = format!("ulimit -v {kilobytes}; exec {} {args}", env!("CARGO_BIN_EXE_draftfast"));
+        let script = format!("ulimit -t 20; ulimit -v {kilobytes}; exec {} {args}", env!("CARGO_BIN_EXE_draftfast"));
         Command::new("sh").args(["-c", &script]).output().unwrap()
     };
     let (model, ids, out) = (place.at("model"), place.at("ids.txt"), place.at("out"));
@@ -289,6 +289,19 @@ fn limits_of_memory_are_kept_and_a_smaller_one_is_said() {
     let output = under(1 << 20, &args);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("cannot map"), "{}", stderr(&output));
+    // A second of processor time is too little to search the scales of 65,536 rows: said, and nothing is left.
+    let work = tempfile::tempdir().unwrap();
+    let model = work.path().join("model");
+    fs::create_dir(&model).unwrap();
+    draftfast::checkpoint::synth::write_headers("qwen3.5-dense", draftfast::checkpoint::synth::Scale::Full, &model)
+        .unwrap();
+    fs::write(work.path().join("ids.txt"), (0..65_536).map(|id| format!("{id}\n")).collect::<String>()).unwrap();
+    let quantize = "quantize model --scale mse --vocab ids.txt -j1 -o out";
+    let script = format!("ulimit -S -t 1; exec {} {quantize}", env!("CARGO_BIN_EXE_draftfast"));
+    let output = Command::new("sh").args(["-c", &script]).current_dir(work.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("interrupted: nothing was written"), "{}", stderr(&output));
+    assert_eq!(fs::read_dir(work.path()).unwrap().count(), 2, "the model and the ids");
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod gpu;
 mod hostile;
 mod injected;
 mod inspect;
+mod killed;
 mod nvfp4;
 mod plan;
 mod real_head;
