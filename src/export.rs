@@ -102,7 +102,7 @@ pub fn export(sidecar: &Sidecar, layout: Layout, staged: &StagedDir, progress: &
         ("format".to_owned(), "pt".to_owned()),
         ("draftfast.layout".to_owned(), layout.name().to_owned()),
     ]);
-    let file = DrafterFile::create(staged.path(), tensors, &metadata, &[])?;
+    let file = DrafterFile::create(staged, &tensors, &metadata)?;
     let mut exported = Exported { n_quantized: linears.len(), n_kept: kept.len(), n_flushed_blocks: 0 };
     for (module, linear) in &linears {
         interrupt::check()?;
@@ -115,7 +115,7 @@ pub fn export(sidecar: &Sidecar, layout: Layout, staged: &StagedDir, progress: &
         file.write_at(name, 0, data)?;
         progress.advance(data.len() as u64);
     }
-    file.finish(&metadata)?;
+    file.finish()?;
     copy_rest(sidecar, packing, &linears, staged)?;
     Ok(exported)
 }

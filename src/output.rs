@@ -3,18 +3,25 @@
 //!
 //! One lock per output name: of two builds into one directory, the second is refused.
 
+mod hashing;
+mod scattered;
+
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, BufWriter, Write},
+    io::Write,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    thread,
 };
 
-use anyhow::{Context, Result, bail};
-use rayon::prelude::*;
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
+pub use self::{
+    hashing::{Digests, HashingFile},
+    scattered::ScatteredFile,
+};
 use crate::error::{Hint, advise};
 
 /// A directory under construction.
@@ -23,6 +30,7 @@ pub struct StagedDir {
     target: PathBuf,
     staging: tempfile::TempDir,
     force: bool,
+    digests: Digests,
     lock: Lock,
 }
 
@@ -88,7 +96,7 @@ impl StagedDir {
             .tempdir_in(&parent)
             .with_context(|| format!("`{}`: the folder is not writable", parent.display()))
             .hint("choose another place with `-o DIR`")?;
-        Ok(Self { target: target.to_owned(), staging, force, lock })
+        Ok(Self { target: target.to_owned(), staging, force, digests: Digests::default(), lock })
     }
 
     /// Where the files are while the directory is being written.
@@ -101,7 +109,20 @@ impl StagedDir {
     /// # Errors
     /// The file cannot be created.
     pub fn file(&self, name: &str) -> Result<HashingFile> {
-        HashingFile::create(&self.path().join(name), name)
+        HashingFile::create(&self.path().join(name), name, self.digests.clone())
+    }
+
+    /// Creates a file of the directory that has `n_bytes` and is written out of order.
+    ///
+    /// # Errors
+    /// The file cannot be created, or there is no room for it.
+    pub fn scattered(&self, name: &str, n_bytes: u64) -> Result<ScatteredFile> {
+        ScatteredFile::create(&self.path().join(name), name, n_bytes, self.digests.clone())
+    }
+
+    /// The sha256 of each file that has been written.
+    pub fn digests(&self) -> &Digests {
+        &self.digests
     }
 
     /// Writes a whole small file; returns its sha256 in hexadecimal.
@@ -114,35 +135,15 @@ impl StagedDir {
         file.finish()
     }
 
-    /// Brings every file to the disk, all at once, so that the disk orders the writes and the journal is written once.
-    ///
-    /// # Errors
-    /// The disk is full or fails.
-    pub fn sync(&self) -> Result<()> {
-        let mut folders = vec![self.path().to_owned()];
-        let mut files = Vec::new();
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(&folder)? {
-                let path = entry?.path();
-                if path.is_dir() { folders.push(path) } else { files.push(path) }
-            }
-        }
-        files.par_iter().try_for_each(|path| {
-            let say = || format!("`{}`: cannot write", path.file_name().unwrap_or_default().to_string_lossy());
-            File::open(path).and_then(|file| file.sync_all()).with_context(say)
-        })
-    }
-
     /// Syncs the directory and moves it to its final place, atomically: readers see the old one or the new one.
     ///
     /// # Errors
     /// The disk is full, or the rename fails; the old output, if any, is untouched.
     pub fn commit(self) -> Result<()> {
-        self.sync()?;
-        let Self { target, staging, force, lock } = self;
-        let say = || format!("`{}`: cannot move the finished output into place", target.display());
+        let Self { target, staging, force, lock, .. } = self;
         set_mode(staging.path(), 0o755)?;
-        File::open(staging.path())?.sync_all().with_context(say)?;
+        sync_below(staging.path())?;
+        let say = || format!("`{}`: cannot move the finished output into place", target.display());
         if target.exists() && force && !is_empty_dir(&target) {
             use rustix::fs::{CWD, RenameFlags, renameat_with};
             renameat_with(CWD, staging.path(), CWD, &target, RenameFlags::EXCHANGE).with_context(say)?;
@@ -247,53 +248,35 @@ pub fn write_file(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
     File::open(&parent)?.sync_all().with_context(say)
 }
 
-/// A file that hashes what is written to it.
-#[derive(Debug)]
-pub struct HashingFile {
-    name: String,
-    file: BufWriter<File>,
-    sha256: Sha256,
-    n_bytes: u64,
-}
-
-impl HashingFile {
-    fn create(path: &Path, name: &str) -> Result<Self> {
-        let file = File::create_new(path).with_context(|| format!("`{name}`: cannot create"))?;
-        Ok(Self {
-            name: name.to_owned(),
-            file: BufWriter::with_capacity(1 << 20, file),
-            sha256: Sha256::new(),
-            n_bytes: 0,
-        })
+/// Brings a folder and everything below it to the disk, all at once: the disk orders the writes, and the journal is
+/// written once.
+///
+/// # Errors
+/// The disk is full or fails.
+fn sync_below(root: &Path) -> Result<()> {
+    /// Waiting costs nothing, but there may be thousands of shards.
+    const MAX_AT_ONCE: usize = 32;
+    let (mut paths, mut n_listed) = (vec![root.to_owned()], 0);
+    while let Some(path) = paths.get(n_listed) {
+        if path.is_dir() {
+            let entries = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+            paths.extend(entries);
+        }
+        n_listed += 1;
     }
-
-    /// Bytes written so far.
-    pub fn n_bytes(&self) -> u64 {
-        self.n_bytes
+    let sync = |path: &Path| {
+        let say = || format!("`{}`: cannot write", path.file_name().unwrap_or_default().to_string_lossy());
+        File::open(path).and_then(|file| file.sync_all()).with_context(say)
+    };
+    for some in paths.chunks(MAX_AT_ONCE) {
+        thread::scope(|scope| {
+            let threads: Vec<_> = some.iter().map(|path| scope.spawn(move || sync(path))).collect();
+            threads
+                .into_iter()
+                .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a syncing thread ended early"))?)
+        })?;
     }
-
-    /// Flushes (the directory's [`StagedDir::commit`] syncs); returns the sha256 in lower-case hexadecimal.
-    ///
-    /// # Errors
-    /// The disk is full.
-    pub fn finish(self) -> Result<String> {
-        let say = || format!("`{}`: cannot write", self.name);
-        self.file.into_inner().map_err(io::IntoInnerError::into_error).with_context(say)?;
-        Ok(hex(&self.sha256.finalize()))
-    }
-}
-
-impl Write for HashingFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let n = self.file.write(bytes)?;
-        self.sha256.update(&bytes[..n]);
-        self.n_bytes += n as u64;
-        Ok(n)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
+    Ok(())
 }
 
 /// Lower-case hexadecimal.

@@ -12,7 +12,7 @@ use draftfast::{
 };
 use parquet::{data_type::ByteArrayType, file::writer::SerializedFileWriter, schema::parser::parse_message_type};
 
-use crate::weights::{FAMILIES, MANIFEST_SHA256, tiny_sidecar};
+use crate::weights::{FAMILIES, PROVENANCE_SHA256, provenance_sha256, tiny_sidecar};
 
 /// Writes them below `dir`.
 pub fn write(dir: &Path) {
@@ -75,8 +75,7 @@ fn weights(write: Sink<'_>) {
     let (_, out) = tiny_sidecar();
     let manifest = fs::read(out.join("manifest.json")).expect("there is a manifest");
     let header = String::from_utf8(header_of(&out.join("drafter.safetensors"))).expect("a header is UTF-8");
-    let digest = draftfast::output::sha256_hex(&manifest);
-    let header = header.replace(&digest, MANIFEST_SHA256);
+    let header = header.replace(&provenance_sha256(&manifest), PROVENANCE_SHA256);
     write("sidecar", "tiny", &[&manifest[..], &[0], header.as_bytes()].concat());
 }
 

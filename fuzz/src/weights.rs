@@ -15,7 +15,6 @@ use draftfast::{
     cli::Cli,
     commands,
     inspect::{InspectConfig, inspect},
-    output::sha256_hex,
     plan,
     quantize::Sources,
     report::{Progress, Terminal},
@@ -133,8 +132,14 @@ pub fn tiny_sidecar() -> &'static (PathBuf, PathBuf) {
     &BUILT
 }
 
-/// Stands in the seeds for the digest of the manifest, which changes with every mutation.
-pub const MANIFEST_SHA256: &str = "MANIFEST_SHA256";
+/// Stands in the seeds for the digest of the manifest's provenance, which changes with every mutation.
+pub const PROVENANCE_SHA256: &str = "PROVENANCE_SHA256";
+
+/// What the drafter's header says of a manifest; nothing when it is none.
+pub fn provenance_sha256(manifest: &[u8]) -> String {
+    let manifest: Option<sidecar::Manifest> = serde_json::from_slice(manifest).ok();
+    manifest.and_then(|manifest| manifest.provenance_sha256().ok()).unwrap_or_default()
+}
 
 /// A manifest and the header of its drafter, whose data are those of a real one.
 pub fn sidecar(data: &[u8]) {
@@ -152,7 +157,7 @@ pub fn sidecar(data: &[u8]) {
     let (scratch, target, tensors) = &*SCRATCH;
     let [manifest, header] = parts(data);
     scratch.write(sidecar::MANIFEST_NAME, manifest);
-    let header = String::from_utf8_lossy(header).replace(MANIFEST_SHA256, &sha256_hex(manifest));
+    let header = String::from_utf8_lossy(header).replace(PROVENANCE_SHA256, &provenance_sha256(manifest));
     let drafter = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), tensors].concat();
     scratch.write(sidecar::DRAFTER_NAME, &drafter);
     let _ = inspect(scratch.dir(), None, &looking());

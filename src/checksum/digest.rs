@@ -12,19 +12,17 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 use sha2::{Digest, Sha256};
 
-use crate::{input::open_file, interrupt, output::hex, report::Progress};
+use crate::{
+    input::{Chunk, open_file},
+    interrupt,
+    output::hex,
+    report::Progress,
+};
 
-/// Bytes read and hashed at a time: large enough that the calls cost nothing, small enough that they stay in the cache
-/// of a core; from a mebibyte on, copying them costs three times as much.
-const CHUNK_BYTES: usize = 128 << 10;
 /// Chunks between the reader and the hasher of a file: half a mebibyte of memory, whatever its size.
 const N_CHUNKS: usize = 4;
 /// A shorter file is hashed before a second thread would be up.
 const MIN_AHEAD_BYTES: u64 = 4 << 20;
-/// Where chunks begin. The kernel copies with `rep movsb`, which on Zen 3 takes three times as long to an address a few
-/// bytes beyond a page's beginning, and that is where `malloc` puts what is large.
-const ALIGN_BYTES: usize = 4096;
-
 /// How a file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
@@ -78,24 +76,6 @@ fn in_turn(file: &File, mut hash: impl FnMut(&[u8]) -> Result<()>) -> Result<()>
             0 => return Ok(()),
             n => hash(&chunk.bytes_mut()[..n])?,
         }
-    }
-}
-
-/// [`CHUNK_BYTES`] that begin at a multiple of [`ALIGN_BYTES`].
-struct Chunk {
-    allocated: Vec<u8>,
-    begin: usize,
-}
-
-impl Chunk {
-    fn new() -> Self {
-        let allocated = vec![0; CHUNK_BYTES + ALIGN_BYTES];
-        let begin = allocated.as_ptr().align_offset(ALIGN_BYTES);
-        Self { allocated, begin }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.allocated[self.begin..][..CHUNK_BYTES]
     }
 }
 
@@ -156,7 +136,7 @@ fn read_all(file: &File, emptied: &Receiver<Chunk>, full: &Sender<Filled>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::sha256_hex;
+    use crate::{input::CHUNK_BYTES, output::sha256_hex};
 
     #[test]
     fn both_ways_give_the_digest_at_every_length_around_a_chunk() {

@@ -132,30 +132,32 @@ pub fn format_list(digests: &BTreeMap<String, String>) -> String {
 /// # Errors
 /// A file cannot be read, a link leads outside, or the folder is not writable.
 pub fn write_list(dir: &Path, force: bool, progress: &Progress) -> Result<usize> {
-    let digests = digests(dir, progress)?;
+    let digests = digests(dir, BTreeMap::new(), progress)?;
     write_file(&dir.join(LIST_NAME), format_list(&digests).as_bytes(), force)?;
     Ok(digests.len())
 }
 
-/// Adds the list to a directory under construction. While the files are hashed the disk writes them.
+/// Adds the list to a directory under construction, whose files were hashed as they were written.
 ///
 /// # Errors
 /// As [`write_list`].
 pub fn add_list(staged: &StagedDir, progress: &Progress) -> Result<()> {
-    let (digests, synced) = rayon::join(|| digests(staged.path(), progress), || staged.sync());
-    synced?;
-    staged.write(LIST_NAME, format_list(&digests?).as_bytes())?;
+    let digests = digests(staged.path(), staged.digests().known(), progress)?;
+    staged.write(LIST_NAME, format_list(&digests).as_bytes())?;
     Ok(())
 }
 
-/// The sha256 of every file below `dir` but the list, by its path.
-fn digests(dir: &Path, progress: &Progress) -> Result<BTreeMap<String, String>> {
+/// The sha256 of every file below `dir` but the list, by its path; those that are `known` are not read.
+fn digests(dir: &Path, known: BTreeMap<String, String>, progress: &Progress) -> Result<BTreeMap<String, String>> {
     let names: Vec<_> = files_below(dir)?.into_iter().filter(|name| name != LIST_NAME).collect();
     if names.is_empty() {
         bail!("`{}` has no files", dir.display());
     }
     let reading = Reading::of(names.len());
-    let digest = |name: String| Ok((name.clone(), sha256_read(&dir.join(&name), reading, progress)?));
+    let digest = |name: String| {
+        let sha256 = known.get(&name).cloned().map_or_else(|| sha256_read(&dir.join(&name), reading, progress), Ok)?;
+        Ok((name, sha256))
+    };
     names.into_par_iter().map(digest).collect()
 }
 

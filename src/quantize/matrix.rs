@@ -6,8 +6,9 @@ use anyhow::{Context, Result};
 use rayon::prelude::*;
 
 use super::{
-    DRAFT_HEAD, Method, Sources,
+    DRAFT_HEAD, Sources,
     fp8::Fp8Scale,
+    method::{Rounder, Way},
     tile::{SourceMatrix, Tile},
 };
 use crate::{
@@ -192,65 +193,71 @@ impl Matrix {
     pub(super) fn quantize(
         &self,
         source: &SourceMatrix<'_>,
-        global_scale: f32,
-        method: &Method,
+        rounder: &Rounder<'_>,
         device: &Device,
         drafter: &DrafterFile,
         progress: &Progress,
     ) -> Result<ErrorStats> {
         // Error feedback runs on the CPU whatever the device.
-        let quantizer = match (device, method.config()) {
-            (Device::Cuda(gpu), Some(config)) => Some(Quantizer::new(gpu, self.k, &config)?),
+        let quantizer = match (device, &rounder.way) {
+            (Device::Cuda(gpu), Way::Nearest(config)) => Some(Quantizer::new(gpu, self.k, config)?),
             _ => None,
         };
-        let is_plain = quantizer.is_none() && matches!(method, Method::Nearest { .. });
+        let is_plain = quantizer.is_none() && matches!(rounder.way, Way::Nearest(_));
         let tiles = self.tiles_of(if is_plain { TILE_WEIGHTS } else { LARGE_TILE_WEIGHTS });
-        let stats = tiles.into_par_iter().map(|rows| {
+        // Handed out one after the other, so that the file grows from its beginning and can be hashed meanwhile.
+        let stats = tiles.into_iter().enumerate().par_bridge().map_init(Packed::default, |packed, (at, rows)| {
             interrupt::check()?;
             let tile = self.read(source, rows.clone())?;
-            let packed = quantizer.as_ref().map(|quantizer| on_gpu(quantizer, &tile, global_scale)).transpose()?;
+            let on_card =
+                quantizer.as_ref().map(|quantizer| on_gpu(quantizer, &tile, rounder.global_scale)).transpose()?;
+            let is_done = on_card.is_some();
+            if let Some(codes_and_scales) = on_card {
+                *packed = codes_and_scales;
+            }
             let stats = match tile {
-                Tile::Bf16(tile) => self.quantize_tile(&tile, &rows, global_scale, method, packed, drafter),
-                Tile::F16(tile) => self.quantize_tile(&tile, &rows, global_scale, method, packed, drafter),
-                Tile::F32(tile) => self.quantize_tile(&tile, &rows, global_scale, method, packed, drafter),
+                Tile::Bf16(tile) => self.quantize_tile(&tile, rounder, packed, is_done),
+                Tile::F16(tile) => self.quantize_tile(&tile, rounder, packed, is_done),
+                Tile::F32(tile) => self.quantize_tile(&tile, rounder, packed, is_done),
             };
+            let first = rows.start * self.k;
+            drafter.write_at(&format!("{}.weight", self.name), (first / 2) as u64, &packed.codes)?;
+            drafter.write_at(&format!("{}.weight_scale", self.name), (first / BLOCK) as u64, &packed.block_scales)?;
             progress.advance((rows.len() * self.k * 2) as u64);
-            stats
+            Ok((at, stats))
         });
-        let stats = stats.collect::<Result<Vec<_>>>()?;
-        Ok(merged(&stats))
+        let mut stats = stats.collect::<Result<Vec<_>>>()?;
+        stats.sort_unstable_by_key(|(at, _)| *at);
+        Ok(merged(stats.iter().map(|(_, stats)| stats)))
     }
 
+    /// Quantizes a tile, unless that is done already; returns its error figures.
     fn quantize_tile<W: Weight>(
         &self,
         tile: &[W],
-        rows: &Range<usize>,
-        global_scale: f32,
-        method: &Method,
-        packed: Option<(Vec<u8>, Vec<u8>)>,
-        drafter: &DrafterFile,
-    ) -> Result<ErrorStats> {
-        let k = self.k;
-        let (codes, block_scales, stats) = match packed {
-            Some((codes, block_scales)) => {
-                let stats = nvfp4::error_stats(tile, &codes, &block_scales, k, global_scale, method.importance());
-                (codes, block_scales, stats)
-            }
-            None => {
-                let (mut codes, mut block_scales) = (vec![0; tile.len() / 2], vec![0; tile.len() / BLOCK]);
-                let stats = method.quantize(tile, k, global_scale, &mut codes, &mut block_scales);
-                (codes, block_scales, stats)
-            }
-        };
-        let first = rows.start * self.k;
-        drafter.write_at(&format!("{}.weight", self.name), (first / 2) as u64, &codes)?;
-        drafter.write_at(&format!("{}.weight_scale", self.name), (first / BLOCK) as u64, &block_scales)?;
-        Ok(stats)
+        rounder: &Rounder<'_>,
+        packed: &mut Packed,
+        is_done: bool,
+    ) -> ErrorStats {
+        let Packed { codes, block_scales } = packed;
+        if !is_done {
+            codes.resize(tile.len() / 2, 0);
+            block_scales.resize(tile.len() / BLOCK, 0);
+            rounder.quantize(tile, self.k, codes, block_scales);
+        }
+        rounder.figures(tile, self.k, codes, block_scales)
     }
 }
 
+/// Codes and block scales of a tile.
+#[derive(Debug, Default)]
+struct Packed {
+    codes: Vec<u8>,
+    block_scales: Vec<u8>,
+}
+
 /// Codes and block scales of a tile, from the card.
-fn on_gpu(quantizer: &Quantizer<'_>, tile: &Tile<'_>, global_scale: f32) -> Result<(Vec<u8>, Vec<u8>)> {
+fn on_gpu(quantizer: &Quantizer<'_>, tile: &Tile<'_>, global_scale: f32) -> Result<Packed> {
     let wide: Vec<f32>;
     let rows = match tile {
         Tile::Bf16(rows) => Rows::Bf16(rows),
@@ -260,13 +267,13 @@ fn on_gpu(quantizer: &Quantizer<'_>, tile: &Tile<'_>, global_scale: f32) -> Resu
             Rows::F32(&wide)
         }
     };
-    let (mut codes, mut block_scales) = (vec![0; rows.len() / 2], vec![0; rows.len() / BLOCK]);
-    quantizer.quantize(rows, global_scale, &mut codes, &mut block_scales)?;
-    Ok((codes, block_scales))
+    let mut packed = Packed { codes: vec![0; rows.len() / 2], block_scales: vec![0; rows.len() / BLOCK] };
+    quantizer.quantize(rows, global_scale, &mut packed.codes, &mut packed.block_scales)?;
+    Ok(packed)
 }
 
 /// The figures of consecutive tiles, merged in row order.
-pub fn merged(tiles: &[ErrorStats]) -> ErrorStats {
+pub fn merged<'a>(tiles: impl IntoIterator<Item = &'a ErrorStats>) -> ErrorStats {
     let mut all = ErrorStats::default();
     for tile in tiles {
         all.merge(tile);

@@ -1,6 +1,6 @@
 //! How one matrix is quantized: which scale rule, weighted by what, rounded how.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use half::bf16;
 
 use super::{Activations, Matrix, Measured, SourceMatrix, Tile};
@@ -48,7 +48,7 @@ pub struct QuantizeOptions {
     pub row_shift: bool,
 }
 
-/// How one matrix is quantized.
+/// How one matrix is quantized, as far as it takes little memory.
 #[derive(Debug)]
 pub enum Method {
     /// A rule for the block scales, then each weight to its nearest code.
@@ -60,8 +60,6 @@ pub enum Method {
     },
     /// Error feedback.
     Gptq {
-        /// Made from the matrix's inputs.
-        plan: Box<GptqPlan>,
         /// E[x_k^2] over the largest, for the error figures.
         importance: Vec<f32>,
     },
@@ -82,10 +80,8 @@ impl QuantizeOptions {
                 None => None,
                 Some(measured) => {
                     let importance = measured.importance(matrix.k)?;
-                    if self.rounding == Rounding::Gptq
-                        && let Some(plan) = measured.gptq_plan(matrix.k, &GptqConfig::default())?
-                    {
-                        return Ok(Method::Gptq { plan: Box::new(plan), importance });
+                    if self.rounding == Rounding::Gptq && !matches!(measured, Measured::Importance(_)) {
+                        return Ok(Method::Gptq { importance });
                     }
                     Some(importance)
                 }
@@ -93,6 +89,23 @@ impl QuantizeOptions {
         };
         let rule = asked.unwrap_or(if measured.is_some() { ScaleRule::Mse } else { ScaleRule::FourSix });
         Ok(Method::Nearest { rule, importance: measured })
+    }
+
+    /// What rounds the weights of `matrix`; the plan of error feedback is several times k x k numbers.
+    ///
+    /// # Errors
+    /// As [`Measured::gptq_plan`].
+    pub(super) fn rounder<'a>(&self, matrix: &Matrix, method: &'a Method, global_scale: f32) -> Result<Rounder<'a>> {
+        let way = match (method, &self.importance) {
+            (Method::Nearest { rule, importance }, _) => Way::Nearest(nearest(*rule, importance.as_deref())),
+            (Method::Gptq { .. }, Importance::Measured(activations)) => {
+                let measured = activations.measured(matrix)?;
+                let plan = measured.map(|measured| measured.gptq_plan(matrix.k, &GptqConfig::default())).transpose()?;
+                Way::Gptq(Box::new(plan.flatten().context("the inputs of a linear are gone")?))
+            }
+            (Method::Gptq { .. }, _) => bail!("`--rounding gptq` needs the inputs of the linears"),
+        };
+        Ok(Rounder { global_scale, importance: method.importance(), way })
     }
 
     /// # Errors
@@ -159,7 +172,7 @@ impl Method {
     pub fn importance(&self) -> Option<&[f32]> {
         match self {
             Self::Nearest { importance, .. } => importance.as_deref(),
-            Self::Gptq { importance, .. } => Some(importance),
+            Self::Gptq { importance } => Some(importance),
         }
     }
 
@@ -170,30 +183,38 @@ impl Method {
             Self::Gptq { .. } => nvfp4::global_scale(amax),
         }
     }
+}
 
-    /// What nearest rounding needs to know; `None` for error feedback.
-    pub fn config(&self) -> Option<QuantizeConfig<'_>> {
-        let Self::Nearest { rule, importance } = self else { return None };
-        Some(nearest(*rule, importance.as_deref()))
+/// What rounds the weights of a matrix.
+#[derive(Debug)]
+pub(super) struct Rounder<'a> {
+    pub(super) global_scale: f32,
+    /// What an error in each column costs.
+    pub(super) importance: Option<&'a [f32]>,
+    pub(super) way: Way<'a>,
+}
+
+/// How a weight gets its code.
+#[derive(Debug)]
+pub(super) enum Way<'a> {
+    /// The nearest at its block's scale.
+    Nearest(QuantizeConfig<'a>),
+    /// With the errors of the columns before it carried on.
+    Gptq(Box<GptqPlan>),
+}
+
+impl Rounder<'_> {
+    /// Quantizes a tile of rows into `codes` and `block_scales`.
+    pub(super) fn quantize<W: Weight>(&self, tile: &[W], k: usize, codes: &mut [u8], block_scales: &mut [u8]) {
+        match &self.way {
+            Way::Nearest(config) => nvfp4::quantize_rows(tile, k, self.global_scale, config, codes, block_scales),
+            Way::Gptq(plan) => nvfp4::gptq_rows(tile, k, self.global_scale, plan, codes, block_scales),
+        }
     }
 
-    /// Quantizes a tile of rows into `codes` and `block_scales`; returns the error figures.
-    pub fn quantize<W: Weight>(
-        &self,
-        tile: &[W],
-        k: usize,
-        global_scale: f32,
-        codes: &mut [u8],
-        block_scales: &mut [u8],
-    ) -> ErrorStats {
-        match self {
-            Self::Nearest { rule, importance } => {
-                let config = nearest(*rule, importance.as_deref());
-                nvfp4::quantize_rows(tile, k, global_scale, &config, codes, block_scales);
-            }
-            Self::Gptq { plan, .. } => nvfp4::gptq_rows(tile, k, global_scale, plan, codes, block_scales),
-        }
-        nvfp4::error_stats(tile, codes, block_scales, k, global_scale, self.importance())
+    /// The error figures of a tile.
+    pub(super) fn figures<W: Weight>(&self, tile: &[W], k: usize, codes: &[u8], block_scales: &[u8]) -> ErrorStats {
+        nvfp4::error_stats(tile, codes, block_scales, k, self.global_scale, self.importance)
     }
 }
 

@@ -1,9 +1,9 @@
 //! A recipe and the kept ids in, packed tensors out, tile by tile: mapped rows -> gathered tile -> codes and block scales
 //! -> their place in `drafter.safetensors`.
 //!
-//! Two passes over the weights. The first finds the largest magnitude of every matrix (and anything that is not finite),
-//! since parts that runtimes fuse share one global scale; the second quantizes. Digests of the source tensors are taken
-//! beside both. Neither bytes nor error figures depend on tiles or threads.
+//! Two passes over the weights. The first, [`prepare`], finds the largest magnitude of every matrix (and anything that is
+//! not finite), since parts that runtimes fuse share one global scale, and takes digests of the source tensors; the second,
+//! [`run`], quantizes. Neither bytes nor error figures depend on tiles or threads.
 
 mod activations;
 mod fp8;
@@ -52,26 +52,36 @@ pub struct Sources<'a> {
     pub mtp_from: Option<&'a Checkpoint>,
 }
 
-/// What quantizing found out.
-#[derive(Debug, Default)]
-pub struct Quantized {
-    /// By sidecar name, without `.weight`; a matrix that was NVFP4 already has no figures.
-    pub matrices: BTreeMap<String, QuantizedMatrix>,
-    /// [`tree_sha256`] of every source tensor that was read, by its name.
+/// What is known before the first weight is rounded.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    recipe: &'a Recipe,
+    vocab: &'a DraftVocab,
+    sources: Sources<'a>,
+    options: &'a QuantizeOptions,
+    /// Those to quantize, the draft head first.
+    quantized: Vec<PreparedMatrix<'a>>,
+    /// Those that are NVFP4 already.
+    packed: Vec<(Matrix, PackedMatrix<'a>)>,
+    /// [`tree_sha256`] of every source tensor that is read, by its name.
     pub source_tree_sha256: BTreeMap<String, String>,
 }
 
-/// Figures of one quantized matrix.
-#[derive(Debug, Clone)]
-pub struct QuantizedMatrix {
-    /// How block scales and codes were chosen.
-    pub method: &'static str,
-    /// F32, shared by fused parts.
-    pub global_scale: f32,
-    /// Whether columns were weighted by their importance.
-    pub is_weighted: bool,
-    /// Error figures over all rows.
-    pub stats: ErrorStats,
+/// A matrix, opened, with its method and its scale.
+#[derive(Debug)]
+struct PreparedMatrix<'a> {
+    matrix: Matrix,
+    source: SourceMatrix<'a>,
+    method: Method,
+    global_scale: f32,
+}
+
+impl Prepared<'_> {
+    /// The method and the global scale of a matrix, by its name in the sidecar; `None` when it is NVFP4 already.
+    pub fn method(&self, name: &str) -> Option<(&Method, f32)> {
+        let prepared = self.quantized.iter().find(|prepared| prepared.matrix.name == name);
+        prepared.map(|prepared| (&prepared.method, prepared.global_scale))
+    }
 }
 
 /// The tensors that `drafter.safetensors` will have.
@@ -118,79 +128,90 @@ pub fn progress_bytes(recipe: &Recipe, vocab: &DraftVocab, sources: Sources<'_>)
     weights + digests
 }
 
-/// Quantizes and copies everything the recipe names into `drafter`.
+/// Opens every matrix, finds its global scale, and hashes every source tensor.
 ///
 /// # Errors
-/// A weight is not finite (tensor, row and column are named), a dtype cannot be quantized, the disk is full, or the run
-/// was interrupted.
-pub fn run(
-    recipe: &Recipe,
-    vocab: &DraftVocab,
-    sources: Sources<'_>,
-    options: &QuantizeOptions,
-    device: &Device,
-    drafter: &DrafterFile,
+/// A weight is not finite (tensor, row and column are named), a dtype cannot be quantized, options contradict each other,
+/// or the run was interrupted.
+pub fn prepare<'a>(
+    recipe: &'a Recipe,
+    vocab: &'a DraftVocab,
+    sources: Sources<'a>,
+    options: &'a QuantizeOptions,
     progress: &Progress,
-) -> Result<Quantized> {
+) -> Result<Prepared<'a>> {
     options.validate()?;
     let matrices = matrices(recipe, vocab);
-    let (digests, figures) = rayon::join(
-        || hash_sources(source_names(recipe, &matrices), sources, progress),
-        || {
-            copy_kept(recipe, sources, drafter)?;
-            let ids: Vec<u8> = vocab.row_ids().flat_map(|id| i64::from(id).to_le_bytes()).collect();
-            drafter.write_at(TOKEN_IDS, 0, &ids)?;
-            quantize_all(&matrices, sources, options, device, drafter, progress)
-        },
-    );
-    // The figures' error first: it names a weight, where the digests' can only be an interruption.
-    let matrices = figures?;
-    Ok(Quantized { matrices, source_tree_sha256: digests? })
+    let names = source_names(recipe, &matrices);
+    let (digests, opened) =
+        rayon::join(|| hash_sources(names, sources, progress), || open(&matrices, sources, options, progress));
+    // The matrices' error first: it names a weight, where the digests' can only be an interruption.
+    let (quantized, packed) = opened?;
+    Ok(Prepared { recipe, vocab, sources, options, quantized, packed, source_tree_sha256: digests? })
 }
 
-fn quantize_all(
+/// Those to quantize, and those that are NVFP4 already.
+type Opened<'a> = (Vec<PreparedMatrix<'a>>, Vec<(Matrix, PackedMatrix<'a>)>);
+
+fn open<'a>(
     matrices: &[Matrix],
-    sources: Sources<'_>,
+    sources: Sources<'a>,
     options: &QuantizeOptions,
-    device: &Device,
-    drafter: &DrafterFile,
     progress: &Progress,
-) -> Result<BTreeMap<String, QuantizedMatrix>> {
-    let mut opened = Vec::with_capacity(matrices.len());
+) -> Result<Opened<'a>> {
+    let (mut quantized, mut packed) = (Vec::new(), Vec::new());
+    let mut group_amax = BTreeMap::new();
     for matrix in matrices {
         if let Some(scales) = &matrix.packed {
-            PackedMatrix::open(matrix, scales, sources)?.slice(matrix, drafter)?;
+            packed.push((matrix.clone(), PackedMatrix::open(matrix, scales, sources)?));
             continue;
         }
         let mut source = matrix.open(sources, None)?;
         if matrix.is_head() {
             source.row_shift = method::head_shift(options, matrix, &source)?;
         }
-        opened.push((matrix, source));
+        let largest = group_amax.entry(matrix.scale_group()).or_insert(0f32);
+        *largest = largest.max(matrix.amax(&source, progress)?);
+        let method = options.method(matrix, &source, progress)?;
+        quantized.push(PreparedMatrix { matrix: matrix.clone(), source, method, global_scale: 0.0 });
     }
-    let mut amax = Vec::with_capacity(matrices.len());
-    for (matrix, source) in &opened {
-        amax.push((matrix.scale_group().to_owned(), matrix.amax(source, progress)?));
+    for prepared in &mut quantized {
+        prepared.global_scale = prepared.method.global_scale(group_amax[prepared.matrix.scale_group()]);
     }
-    let mut group_amax = BTreeMap::new();
-    for (group, amax) in amax {
-        let largest = group_amax.entry(group).or_insert(0f32);
-        *largest = largest.max(amax);
-    }
-    let mut figures = BTreeMap::new();
-    for (matrix, source) in &opened {
-        // One at a time: the plan of error feedback is several times k x k numbers.
-        let method = options.method(matrix, source, progress)?;
-        let global_scale = method.global_scale(group_amax[matrix.scale_group()]);
-        let stats = matrix.quantize(source, global_scale, &method, device, drafter, progress)?;
+    Ok((quantized, packed))
+}
+
+/// Quantizes and copies everything the recipe names into `drafter`; returns the error figures of every matrix that was
+/// quantized, by its name in the sidecar.
+///
+/// # Errors
+/// The disk is full, or the run was interrupted.
+pub fn run(
+    prepared: &Prepared<'_>,
+    device: &Device,
+    drafter: &DrafterFile,
+    progress: &Progress,
+) -> Result<BTreeMap<String, ErrorStats>> {
+    let &Prepared { recipe, vocab, sources, options, .. } = prepared;
+    copy_kept(recipe, sources, drafter)?;
+    let ids: Vec<u8> = vocab.row_ids().flat_map(|id| i64::from(id).to_le_bytes()).collect();
+    drafter.write_at(TOKEN_IDS, 0, &ids)?;
+    for PreparedMatrix { matrix, source, global_scale, .. } in &prepared.quantized {
         drafter.write_at(&format!("{}.weight_scale_2", matrix.name), 0, &global_scale.to_le_bytes())?;
         if let Some(shift) = &source.row_shift {
             let bytes: Vec<u8> = shift.iter().flat_map(|x| x.to_le_bytes()).collect();
             drafter.write_at(ROW_SHIFT, 0, &bytes)?;
         }
-        let is_weighted = method.importance().is_some();
-        figures
-            .insert(matrix.name.clone(), QuantizedMatrix { method: method.name(), global_scale, is_weighted, stats });
+    }
+    for (matrix, packed) in &prepared.packed {
+        packed.slice(matrix, drafter)?;
+    }
+    let mut figures = BTreeMap::new();
+    for PreparedMatrix { matrix, source, method, global_scale } in &prepared.quantized {
+        // One at a time: the plan of error feedback is large.
+        let rounder = options.rounder(matrix, method, *global_scale)?;
+        let stats = matrix.quantize(source, &rounder, device, drafter, progress)?;
+        figures.insert(matrix.name.clone(), stats);
     }
     Ok(figures)
 }

@@ -2,27 +2,22 @@
 //! their place in the file, and memory holds only the tiles in flight.
 //!
 //! The header has sorted keys, and data lies by falling element size and then by name, so that every tensor is aligned
-//! and the same inputs give the same bytes. The digest is taken by reading the finished file back: its header holds the
-//! manifest's digest, which holds the error figures, which are known last.
+//! and the same inputs give the same bytes. It is written first: nothing in it depends on the weights' codes, so that the
+//! file can be hashed while it grows.
 
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Context, Result, bail};
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
-use crate::error::advise;
+use crate::{
+    error::advise,
+    output::{ScatteredFile, StagedDir},
+};
 
 /// The name of the file in a sidecar directory.
 pub const DRAFTER_NAME: &str = "drafter.safetensors";
-
-/// Hexadecimal digits of a sha256: metadata values that are known last have this length from the start.
-const UNKNOWN_SHA256: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// The element type and the dimensions of one output tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,39 +35,33 @@ impl OutputTensor {
     }
 }
 
-/// The file, with its whole length reserved and its header still to be written.
+/// The file, with its whole length reserved and its header written.
 #[derive(Debug)]
 pub struct DrafterFile {
-    path: PathBuf,
-    file: File,
-    /// First byte of each tensor, counted from the start of the data, and its size.
+    file: ScatteredFile,
+    /// First byte of each tensor in the file, and its size.
     places: BTreeMap<String, (u64, u64)>,
-    tensors: BTreeMap<String, OutputTensor>,
-    n_header_bytes: u64,
 }
 
 impl DrafterFile {
-    /// Creates the file in `dir` and reserves its length. `metadata_keys` are the keys whose values, sha256 digests,
-    /// [`DrafterFile::finish`] will give; `metadata` are those known already.
+    /// Creates the file in `staged`.
     ///
     /// # Errors
     /// The disk has too little room, or the file cannot be created.
     pub fn create(
-        dir: &Path,
-        tensors: BTreeMap<String, OutputTensor>,
+        staged: &StagedDir,
+        tensors: &BTreeMap<String, OutputTensor>,
         metadata: &BTreeMap<String, String>,
-        metadata_keys: &[&str],
     ) -> Result<Self> {
-        let path = dir.join(DRAFTER_NAME);
-        let places = place(&tensors);
-        let mut metadata = metadata.clone();
-        metadata.extend(metadata_keys.iter().map(|key| ((*key).to_owned(), UNKNOWN_SHA256.to_owned())));
-        let n_header_bytes = header(&tensors, &places, &metadata).len() as u64;
+        let mut places = place(tensors);
+        let header = header(tensors, &places, metadata);
+        let n_header_bytes = header.len() as u64;
         let n_bytes = n_header_bytes + tensors.values().map(OutputTensor::n_bytes).sum::<u64>();
-        require_space(dir, n_bytes)?;
-        let file = File::create_new(&path).with_context(|| format!("`{DRAFTER_NAME}`: cannot create"))?;
-        file.set_len(n_bytes).with_context(|| format!("`{DRAFTER_NAME}`: cannot reserve {n_bytes} bytes"))?;
-        Ok(Self { path, file, places, tensors, n_header_bytes })
+        require_space(staged.path(), n_bytes)?;
+        let file = staged.scattered(DRAFTER_NAME, n_bytes)?;
+        file.write_at(&header, 0)?;
+        places.values_mut().for_each(|(begin, _)| *begin += n_header_bytes);
+        Ok(Self { file, places })
     }
 
     /// Writes `bytes` into tensor `name`, from byte `offset` of its data. Thread-safe.
@@ -86,23 +75,15 @@ impl DrafterFile {
         if offset + bytes.len() as u64 > n_bytes {
             bail!("`{DRAFTER_NAME}`: tensor `{name}` has {n_bytes} bytes, got {} at {offset}", bytes.len());
         }
-        self.file
-            .write_all_at(bytes, self.n_header_bytes + begin + offset)
-            .with_context(|| format!("`{DRAFTER_NAME}`: cannot write tensor `{name}`"))
+        self.file.write_at(bytes, begin + offset).with_context(|| format!("cannot write tensor `{name}`"))
     }
 
-    /// Writes the header with its final metadata; returns the path.
+    /// Takes the digest of the file, for the list of the directory.
     ///
     /// # Errors
-    /// A metadata value has another length than was planned, or the disk is full.
-    pub fn finish(self, metadata: &BTreeMap<String, String>) -> Result<PathBuf> {
-        let header = header(&self.tensors, &self.places, metadata);
-        if header.len() as u64 != self.n_header_bytes {
-            bail!("`{DRAFTER_NAME}`: the header grew from {} to {} bytes", self.n_header_bytes, header.len());
-        }
-        let say = || format!("`{DRAFTER_NAME}`: cannot write");
-        self.file.write_all_at(&header, 0).with_context(say)?;
-        Ok(self.path)
+    /// A tensor was not written whole, or the disk fails.
+    pub fn finish(self) -> Result<()> {
+        self.file.finish().map(drop)
     }
 }
 
@@ -170,30 +151,25 @@ mod tests {
     #[test]
     fn the_reference_crate_reads_what_is_written_and_tensors_are_aligned() {
         let dir = tempfile::tempdir().unwrap();
+        let staged = StagedDir::create(&dir.path().join("out"), false).unwrap();
         let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-        let file = DrafterFile::create(dir.path(), tensors(), &metadata, &["manifest"]).unwrap();
+        let file = DrafterFile::create(&staged, &tensors(), &metadata).unwrap();
         file.write_at("a.weight", 3, &[4, 5, 6]).unwrap();
         file.write_at("a.weight", 0, &[1, 2, 3]).unwrap();
         file.write_at("a.weight_scale_2", 0, &1.5f32.to_le_bytes()).unwrap();
         file.write_at("ids", 8, &9i64.to_le_bytes()).unwrap();
+        file.write_at("ids", 0, &7i64.to_le_bytes()).unwrap();
         assert!(file.write_at("ids", 9, &[0; 8]).is_err(), "past the end of a tensor");
-        let mut full = metadata.clone();
-        full.insert("manifest".to_owned(), "f".repeat(64));
-        let bytes = std::fs::read(file.finish(&full).unwrap()).unwrap();
+        file.finish().unwrap();
+        let bytes = std::fs::read(staged.path().join(DRAFTER_NAME)).unwrap();
+        assert_eq!(staged.digests().known()[DRAFTER_NAME], crate::output::sha256_hex(&bytes));
 
         let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
-        assert_eq!(header.metadata().as_ref().unwrap()["manifest"], "f".repeat(64));
+        assert_eq!(header.metadata().as_ref().unwrap()["format"], "pt");
         let parsed = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         assert_eq!(parsed.tensor("a.weight").unwrap().data(), [1, 2, 3, 4, 5, 6]);
         assert_eq!(parsed.tensor("ids").unwrap().data()[8..], 9i64.to_le_bytes());
         let begin = |name: &str| parsed.tensor(name).unwrap().data().as_ptr() as usize - bytes.as_ptr() as usize;
         assert_eq!((begin("ids") % 8, begin("a.weight_scale_2") % 4), (0, 0));
-    }
-
-    #[test]
-    fn metadata_of_another_length_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = DrafterFile::create(dir.path(), tensors(), &BTreeMap::new(), &["manifest"]).unwrap();
-        assert!(file.finish(&BTreeMap::from([("manifest".to_owned(), "short".repeat(30))])).is_err());
     }
 }

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::Ledger;
+use crate::{checkpoint::Ledger, output::sha256_hex};
 
 /// The version of the sidecar format; a reader refuses a later one.
 pub const FORMAT_VERSION: u32 = 1;
@@ -33,6 +34,22 @@ pub struct Manifest {
     pub ledger: Ledger,
     /// Every source tensor that went into the sidecar, by its name there (without `.weight` for quantized ones).
     pub tensors: BTreeMap<String, TensorRecord>,
+}
+
+impl Manifest {
+    /// sha256 of this manifest, as JSON in one line, with every error figure 0: of all that is known before the first
+    /// weight is rounded, and that the drafter's bytes follow from. The drafter's header names it, so that the files of two
+    /// builds are not taken for one.
+    ///
+    /// # Errors
+    /// There is a value that has no JSON.
+    pub fn provenance_sha256(&self) -> Result<String> {
+        let mut provenance = self.clone();
+        for error in provenance.tensors.values_mut().filter_map(|record| record.error.as_mut()) {
+            *error = ErrorRecord::unmeasured(&error.scale, error.global_scale);
+        }
+        Ok(sha256_hex(&serde_json::to_vec(&provenance).context("cannot encode the manifest")?))
+    }
 }
 
 /// The model that the drafter serves.
@@ -163,4 +180,23 @@ pub struct ErrorRecord {
     pub n_flushed_blocks: u64,
     /// Weights at the largest magnitude that their block can hold.
     pub n_saturated: u64,
+}
+
+impl ErrorRecord {
+    /// Figures that are still to be taken.
+    pub(super) fn unmeasured(scale: &str, global_scale: f32) -> Self {
+        Self {
+            scale: scale.to_owned(),
+            global_scale,
+            relative_error: 0.0,
+            sum_sq_error: 0.0,
+            sum_sq_weight: 0.0,
+            weighted_relative_error: None,
+            max_abs_error: 0.0,
+            worst_row: 0,
+            worst_row_relative_error: 0.0,
+            n_flushed_blocks: 0,
+            n_saturated: 0,
+        }
+    }
 }

@@ -44,6 +44,6 @@ pub mod metadata {
     pub const VOCABULARY_SHA256: &str = "draftfast.vocabulary_sha256";
     /// `true` when the logits of the draft head are shifted (see [`crate::quantize::ROW_SHIFT`]); absent otherwise.
     pub const ROW_SHIFT: &str = "draftfast.row_shift";
-    /// sha256 of `manifest.json`.
-    pub const MANIFEST_SHA256: &str = "draftfast.manifest_sha256";
+    /// [`super::Manifest::provenance_sha256`].
+    pub const PROVENANCE_SHA256: &str = "draftfast.provenance_sha256";
 }

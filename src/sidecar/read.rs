@@ -12,7 +12,6 @@ use crate::{
     checkpoint::Checkpoint,
     error::Hint,
     input::read_file,
-    output::sha256_hex,
     vocab::{
         DraftVocab,
         forms::{self, Form},
@@ -46,17 +45,17 @@ impl Sidecar {
     /// # Errors
     /// A file is missing or damaged, the format is of a later version, or the files are not of one build.
     pub fn open(dir: &Path) -> Result<Self> {
-        let (manifest, manifest_sha256) = read_manifest(dir)?;
+        let manifest = read_manifest(dir)?;
         let drafter = Checkpoint::open_file(&dir.join(DRAFTER_NAME))
             .hint("this is not a sidecar, or it is damaged: `draftfast verify-sha DIR` says which file changed")?;
         let vocab = read_vocab(dir, &manifest)?;
-        check_metadata(drafter.metadata(), &manifest, &vocab, &manifest_sha256)
+        check_metadata(drafter.metadata(), &manifest, &vocab)
             .hint("the files of this sidecar are not of one build: build it again")?;
         Ok(Self { dir: dir.to_owned(), manifest, vocab, drafter })
     }
 }
 
-fn read_manifest(dir: &Path) -> Result<(Manifest, String)> {
+fn read_manifest(dir: &Path) -> Result<Manifest> {
     let path = dir.join(MANIFEST_NAME);
     let text = read_file(&path, MAX_MANIFEST_BYTES)
         .with_context(|| format!("`{}`", path.display()))
@@ -68,8 +67,7 @@ fn read_manifest(dir: &Path) -> Result<(Manifest, String)> {
         Some(v) => bail!("`{MANIFEST_NAME}` has format {v}, this draftfast reads format {FORMAT_VERSION}"),
         None => bail!("`{MANIFEST_NAME}` has no `format`: it is not a draftfast manifest"),
     }
-    let manifest = serde_json::from_value(version).with_context(|| format!("`{MANIFEST_NAME}` is not a manifest"))?;
-    Ok((manifest, sha256_hex(&text)))
+    serde_json::from_value(version).with_context(|| format!("`{MANIFEST_NAME}` is not a manifest"))
 }
 
 fn read_vocab(dir: &Path, manifest: &Manifest) -> Result<DraftVocab> {
@@ -87,12 +85,7 @@ fn read_vocab(dir: &Path, manifest: &Manifest) -> Result<DraftVocab> {
     Ok(vocab)
 }
 
-fn check_metadata(
-    found: &BTreeMap<String, String>,
-    manifest: &Manifest,
-    vocab: &DraftVocab,
-    manifest_sha256: &str,
-) -> Result<()> {
+fn check_metadata(found: &BTreeMap<String, String>, manifest: &Manifest, vocab: &DraftVocab) -> Result<()> {
     let vocab_sha256 = vocab.sha256();
     ensure!(
         vocab_sha256 == manifest.vocabulary.sha256,
@@ -104,7 +97,7 @@ fn check_metadata(
         (metadata::DRAFTFAST_FORMAT, FORMAT_VERSION.to_string().as_str()),
         (metadata::HEAD_TREE_SHA256, &manifest.target.head_tree_sha256),
         (metadata::VOCABULARY_SHA256, &vocab_sha256),
-        (metadata::MANIFEST_SHA256, manifest_sha256),
+        (metadata::PROVENANCE_SHA256, &manifest.provenance_sha256()?),
     ] {
         let value = found.get(key).map(String::as_str);
         ensure!(

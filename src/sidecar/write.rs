@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::{
     DrafterFile, ErrorRecord, FORMAT_VERSION, MANIFEST_NAME, Manifest, NVFP4, RecipeRecord, ScaleSource, TargetRecord,
@@ -13,7 +13,7 @@ use crate::{
     gpu::Device,
     nvfp4::ErrorStats,
     output::StagedDir,
-    quantize::{self, Importance, Matrix, QuantizeOptions, Quantized, Rounding, Sources, matrices},
+    quantize::{self, Importance, Matrix, Prepared, QuantizeOptions, Rounding, Sources, matrices},
     report::Progress,
     vocab::{
         DraftVocab,
@@ -48,25 +48,34 @@ pub struct SidecarParts<'a> {
 /// A tensor cannot be quantized, the disk is full, or the run was interrupted.
 pub fn write(parts: &SidecarParts<'_>, staged: &StagedDir, progress: &Progress) -> Result<Manifest> {
     let SidecarParts { sources, recipe, vocab, options, device, .. } = parts;
+    let tensors = quantize::output_tensors(recipe, vocab, *sources, options)?;
+    let prepared = quantize::prepare(recipe, vocab, *sources, options, progress)?;
+    let mut manifest = manifest(parts, &prepared)?;
     let mut metadata = BTreeMap::from([
         (metadata::FORMAT.to_owned(), "pt".to_owned()),
         (metadata::DRAFTFAST_FORMAT.to_owned(), FORMAT_VERSION.to_string()),
         (metadata::VOCABULARY_SHA256.to_owned(), vocab.sha256()),
+        (metadata::HEAD_TREE_SHA256.to_owned(), manifest.target.head_tree_sha256.clone()),
+        (metadata::PROVENANCE_SHA256.to_owned(), manifest.provenance_sha256()?),
     ]);
     if options.row_shift {
         metadata.insert(metadata::ROW_SHIFT.to_owned(), "true".to_owned());
     }
-    let tensors = quantize::output_tensors(recipe, vocab, *sources, options)?;
-    let known_last = [metadata::HEAD_TREE_SHA256, metadata::MANIFEST_SHA256];
-    let drafter = DrafterFile::create(staged.path(), tensors, &metadata, &known_last)?;
-    let quantized = quantize::run(recipe, vocab, *sources, options, device, &drafter, progress)?;
-
-    let manifest = manifest(parts, &quantized)?;
+    let drafter = DrafterFile::create(staged, &tensors, &metadata)?;
+    let figures = quantize::run(&prepared, device, &drafter, progress)?;
+    drafter.finish()?;
+    for (name, stats) in &figures {
+        let (Some((method, global_scale)), Some(record)) = (prepared.method(name), manifest.tensors.get_mut(name))
+        else {
+            bail!("tensor `{name}` was quantized without a record");
+        };
+        record.error = Some(ErrorRecord {
+            weighted_relative_error: method.importance().map(|_| stats.weighted_relative()),
+            ..error_record(method.name(), global_scale, stats)
+        });
+    }
     let text = serde_json::to_string_pretty(&manifest).context("cannot encode the manifest")? + "\n";
-    let manifest_sha256 = staged.write(MANIFEST_NAME, text.as_bytes())?;
-    metadata.insert(metadata::HEAD_TREE_SHA256.to_owned(), manifest.target.head_tree_sha256.clone());
-    metadata.insert(metadata::MANIFEST_SHA256.to_owned(), manifest_sha256);
-    drafter.finish(&metadata)?;
+    staged.write(MANIFEST_NAME, text.as_bytes())?;
 
     // The sidecar's own form; `build` may have written it among others.
     for (name, bytes) in forms::encode(Form::Safetensors, vocab, parts.tokenizer_sha256.as_deref())? {
@@ -80,19 +89,20 @@ pub fn write(parts: &SidecarParts<'_>, staged: &StagedDir, progress: &Progress) 
     Ok(manifest)
 }
 
-fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest> {
+/// The manifest, without error figures.
+fn manifest(parts: &SidecarParts<'_>, prepared: &Prepared<'_>) -> Result<Manifest> {
     let SidecarParts { sources, recipe, vocab, selection, options, ledger, .. } = parts;
     let matrices = matrices(recipe, vocab);
     let mut tensors = BTreeMap::new();
     for matrix in &matrices {
-        tensors.insert(matrix.name.clone(), quantized_record(matrix, parts, quantized)?);
+        tensors.insert(matrix.name.clone(), quantized_record(matrix, parts, prepared)?);
     }
     for kept in &recipe.kept {
         let tensor = sources.pick(kept.source).tensor(&kept.name)?;
         let record = TensorRecord {
             source: kept.name.clone(),
             source_file: tensor.file.to_owned(),
-            source_tree_sha256: quantized.source_tree_sha256[&kept.name].clone(),
+            source_tree_sha256: prepared.source_tree_sha256[&kept.name].clone(),
             scales: Vec::new(),
             mtp_from: kept.source == Source::MtpFrom,
             from: tensor.dtype.to_string(),
@@ -113,7 +123,7 @@ fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest>
             hidden_size: recipe.hidden_size,
             head_tensor: recipe.head.name.clone(),
             tied: recipe.head.tied,
-            head_tree_sha256: quantized.source_tree_sha256[&recipe.head.name].clone(),
+            head_tree_sha256: prepared.source_tree_sha256[&recipe.head.name].clone(),
             files: file_records(sources.target)?,
             mtp_files: sources.mtp_from.map(file_records).transpose()?.unwrap_or_default(),
         },
@@ -129,21 +139,19 @@ fn manifest(parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<Manifest>
     })
 }
 
-fn quantized_record(matrix: &Matrix, parts: &SidecarParts<'_>, quantized: &Quantized) -> Result<TensorRecord> {
+fn quantized_record(matrix: &Matrix, parts: &SidecarParts<'_>, prepared: &Prepared<'_>) -> Result<TensorRecord> {
     let tensor = parts.sources.pick(matrix.checkpoint).tensor(&matrix.source)?;
     let scale = |name: &str| ScaleSource {
         source: name.to_owned(),
-        source_tree_sha256: quantized.source_tree_sha256[name].clone(),
+        source_tree_sha256: prepared.source_tree_sha256[name].clone(),
     };
-    let error = quantized.matrices.get(&matrix.name).map(|figures| ErrorRecord {
-        weighted_relative_error: figures.is_weighted.then(|| figures.stats.weighted_relative()),
-        ..error_record(figures.method, figures.global_scale, &figures.stats)
-    });
+    let method = prepared.method(&matrix.name);
+    let error = method.map(|(method, global_scale)| ErrorRecord::unmeasured(method.name(), global_scale));
     let sliced = || "already NVFP4: rows and scales are sliced bit for bit".to_owned();
     Ok(TensorRecord {
         source: matrix.source.clone(),
         source_file: tensor.file.to_owned(),
-        source_tree_sha256: quantized.source_tree_sha256[&matrix.source].clone(),
+        source_tree_sha256: prepared.source_tree_sha256[&matrix.source].clone(),
         scales: matrix.scale_sources().into_iter().map(scale).collect(),
         mtp_from: matrix.checkpoint == Source::MtpFrom,
         from: if matrix.packed.is_some() { NVFP4.to_owned() } else { tensor.dtype.to_string() },
@@ -159,17 +167,15 @@ fn quantized_record(matrix: &Matrix, parts: &SidecarParts<'_>, quantized: &Quant
 pub(super) fn error_record(scale: &str, global_scale: f32, stats: &ErrorStats) -> ErrorRecord {
     let (worst_row, worst_row_relative_error) = stats.worst_row().unwrap_or_default();
     ErrorRecord {
-        scale: scale.to_owned(),
-        global_scale,
         relative_error: stats.relative(),
         sum_sq_error: stats.sum_sq_error(),
         sum_sq_weight: stats.sum_sq_weight(),
-        weighted_relative_error: None,
         max_abs_error: stats.max_abs_error,
         worst_row,
         worst_row_relative_error,
         n_flushed_blocks: stats.n_flushed_blocks,
         n_saturated: stats.n_saturated,
+        ..ErrorRecord::unmeasured(scale, global_scale)
     }
 }
 

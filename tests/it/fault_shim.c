@@ -53,6 +53,7 @@ ssize_t pwrite64(int fd, const void *bytes, size_t n, off64_t at) {
   return strikes_fd("write", fd) ? -1 : REAL(pwrite64)(fd, bytes, n, at);
 }
 int fsync(int fd) { return strikes_fd("fsync", fd) ? -1 : REAL(fsync)(fd); }
+int fdatasync(int fd) { return strikes_fd("fdatasync", fd) ? -1 : REAL(fdatasync)(fd); }
 int ftruncate64(int fd, off64_t n) { return strikes_fd("reserve", fd) ? -1 : REAL(ftruncate64)(fd, n); }
 int mkdir(const char *path, mode_t mode) { return strikes("mkdir", path) ? -1 : REAL(mkdir)(path, mode); }
 int rename(const char *from, const char *to) { return strikes("rename", to) ? -1 : REAL(rename)(from, to); }

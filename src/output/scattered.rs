@@ -1,0 +1,208 @@
+//! A file that threads write out of order. Whoever has written hashes what is whole from the beginning on, and the disk
+//! writes meanwhile, so that at the end neither has much left.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{SyncSender, sync_channel},
+    },
+    thread::{self, JoinHandle},
+};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use sha2::{Digest, Sha256};
+
+use super::Digests;
+use crate::{input::Chunk, interrupt};
+
+/// A file whose length is known before its bytes.
+#[derive(Debug)]
+pub struct ScatteredFile {
+    name: String,
+    file: Arc<File>,
+    n_bytes: u64,
+    written: Mutex<Written>,
+    /// Taken without waiting: one thread hashes, the others write on.
+    hashed: Mutex<Hashed>,
+    write_back: WriteBack,
+    digests: Digests,
+}
+
+impl ScatteredFile {
+    pub(super) fn create(path: &Path, name: &str, n_bytes: u64, digests: Digests) -> Result<Self> {
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).open(path);
+        let file = Arc::new(file.with_context(|| format!("`{name}`: cannot create"))?);
+        file.set_len(n_bytes).with_context(|| format!("`{name}`: cannot reserve {n_bytes} bytes"))?;
+        let write_back = WriteBack::start(&file);
+        let hashed = Mutex::new(Hashed { sha256: Sha256::new(), n_bytes: 0, chunk: Chunk::new() });
+        Ok(Self { name: name.to_owned(), file, n_bytes, written: Mutex::default(), hashed, write_back, digests })
+    }
+
+    /// Writes bytes at their place. Every byte is written once.
+    ///
+    /// # Errors
+    /// The disk is full, or the bytes reach beyond the end.
+    pub fn write_at(&self, bytes: &[u8], begin: u64) -> Result<()> {
+        let end = begin + bytes.len() as u64;
+        ensure!(end <= self.n_bytes, "`{}` has {} bytes, got some up to {end}", self.name, self.n_bytes);
+        self.file.write_all_at(bytes, begin).with_context(|| self.cannot("write"))?;
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).add(begin, end);
+        self.write_back.add(bytes.len() as u64);
+        if let Ok(mut hashed) = self.hashed.try_lock() {
+            self.hash(&mut hashed, false)?;
+        }
+        Ok(())
+    }
+
+    /// Hashes what is left; returns the sha256 in lower-case hexadecimal.
+    ///
+    /// # Errors
+    /// A part was not written, the disk fails, or the run was interrupted.
+    pub fn finish(self) -> Result<String> {
+        self.hash(&mut self.hashed.lock().unwrap_or_else(PoisonError::into_inner), true)?;
+        let Self { name, hashed, write_back, digests, .. } = self;
+        write_back.finish().with_context(|| format!("`{name}`: cannot write"))?;
+        let Hashed { sha256, n_bytes, .. } = hashed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        ensure!(n_bytes == self.n_bytes, "`{name}`: byte {n_bytes} of {} was never written", self.n_bytes);
+        Ok(digests.note(&name, sha256))
+    }
+
+    /// Hashes whole chunks, and with `to_the_end` the rest, as far as everything before is written.
+    fn hash(&self, hashed: &mut Hashed, to_the_end: bool) -> Result<()> {
+        loop {
+            let front = self.written.lock().unwrap_or_else(PoisonError::into_inner).front;
+            let chunk = hashed.chunk.bytes_mut();
+            let n = (front - hashed.n_bytes).min(chunk.len() as u64) as usize;
+            if n == 0 || (n < chunk.len() && !to_the_end) {
+                return Ok(());
+            }
+            interrupt::check()?;
+            // Read back: it comes from the page cache, where it has just been put.
+            self.file.read_exact_at(&mut chunk[..n], hashed.n_bytes).with_context(|| self.cannot("read"))?;
+            hashed.sha256.update(&chunk[..n]);
+            hashed.n_bytes += n as u64;
+        }
+    }
+
+    fn cannot(&self, what: &str) -> String {
+        format!("`{}`: cannot {what}", self.name)
+    }
+}
+
+#[derive(Debug)]
+struct Hashed {
+    sha256: Sha256,
+    n_bytes: u64,
+    chunk: Chunk,
+}
+
+/// Which bytes are written.
+#[derive(Debug, Default)]
+struct Written {
+    /// All before this one are.
+    front: u64,
+    /// Ends of the stretches beyond, by where they begin.
+    ahead: BTreeMap<u64, u64>,
+}
+
+impl Written {
+    fn add(&mut self, begin: u64, end: u64) {
+        self.ahead.insert(begin, end);
+        while let Some(next) = self.ahead.first_entry()
+            && *next.key() <= self.front
+        {
+            self.front = self.front.max(next.remove());
+        }
+    }
+}
+
+/// A thread that has the disk write what has gathered in the page cache.
+#[derive(Debug)]
+struct WriteBack {
+    /// Bytes since it was last told.
+    n_gathered: AtomicU64,
+    tell: SyncSender<()>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl WriteBack {
+    /// Gathered before the disk is bothered.
+    const N_BYTES: u64 = 16 << 20;
+
+    fn start(file: &Arc<File>) -> Self {
+        let (tell, told) = sync_channel(1);
+        let file = Arc::clone(file);
+        let work = move || told.into_iter().try_for_each(|()| file.sync_data());
+        // Without the thread nothing is lost: the directory is synced at the end.
+        let thread = thread::Builder::new().name("write-back".to_owned()).spawn(work).ok();
+        Self { n_gathered: AtomicU64::new(0), tell, thread }
+    }
+
+    fn add(&self, n_bytes: u64) {
+        let before = self.n_gathered.fetch_add(n_bytes, Ordering::Relaxed);
+        if before + n_bytes >= Self::N_BYTES {
+            self.n_gathered.store(0, Ordering::Relaxed);
+            // Full when the disk is slower than we are: then it has been told already.
+            let _ = self.tell.try_send(());
+        }
+    }
+
+    /// The kernel reports an error of the disk once: here, if the thread has met it.
+    fn finish(self) -> Result<()> {
+        drop(self.tell);
+        let Some(thread) = self.thread else { return Ok(()) };
+        Ok(thread.join().map_err(|_| anyhow!("the thread that writes back ended early"))??)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::sha256_hex;
+
+    fn create(dir: &Path, n_bytes: u64) -> (ScatteredFile, Digests) {
+        let digests = Digests::default();
+        (ScatteredFile::create(&dir.join("x"), "x", n_bytes, digests.clone()).unwrap(), digests)
+    }
+
+    #[test]
+    fn the_digest_is_that_of_the_file_in_whatever_order_it_was_written() {
+        let bytes: Vec<u8> = (0..35_000_003u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let pieces: Vec<_> = bytes.chunks(70_001).enumerate().collect();
+        for step in [1, 7, 499] {
+            let dir = tempfile::tempdir().unwrap();
+            let (file, digests) = create(dir.path(), bytes.len() as u64);
+            thread::scope(|scope| {
+                for half in 0..2 {
+                    let (file, pieces) = (&file, &pieces);
+                    scope.spawn(move || {
+                        for i in (half..pieces.len()).step_by(2) {
+                            let (i, piece) = pieces[i * step % pieces.len()];
+                            file.write_at(piece, i as u64 * 70_001).unwrap();
+                        }
+                    });
+                }
+            });
+            assert_eq!(file.finish().unwrap(), sha256_hex(&bytes));
+            assert_eq!(digests.known()["x"], sha256_hex(&bytes));
+            assert!(std::fs::read(dir.path().join("x")).unwrap() == bytes);
+        }
+    }
+
+    #[test]
+    fn what_was_never_written_or_does_not_fit_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, _) = create(dir.path(), 10);
+        file.write_at(&[1; 4], 6).unwrap();
+        assert!(file.write_at(&[1; 4], 7).unwrap_err().to_string().contains("up to 11"));
+        file.write_at(&[1; 5], 0).unwrap();
+        assert_eq!(file.finish().unwrap_err().to_string(), "`x`: byte 5 of 10 was never written");
+    }
+}
