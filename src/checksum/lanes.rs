@@ -7,8 +7,9 @@ use sha2::{Digest, Sha256};
 /// Messages at a time: more would not fit the vector registers.
 pub(super) const LANES: usize = 3;
 
-/// The digests of messages of the same length, a multiple of 64 bytes.
-pub(super) fn sha256_lanes(messages: [&[u8]; LANES]) -> [[u8; 32]; LANES] {
+/// The digests of messages of the same length, a multiple of 64 bytes, and of each the largest of its 16-bit words without
+/// their highest bit: the rounds leave the processor time for it.
+pub(super) fn sha256_lanes(messages: [&[u8]; LANES]) -> [([u8; 32], u16); LANES] {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::is_x86_feature_detected as has;
@@ -19,7 +20,12 @@ pub(super) fn sha256_lanes(messages: [&[u8]; LANES]) -> [[u8; 32]; LANES] {
             return unsafe { x86::digests(messages) };
         }
     }
-    messages.map(|message| Sha256::digest(message).into())
+    messages.map(|message| (Sha256::digest(message).into(), largest_magnitude(message)))
+}
+
+/// The largest 16-bit word, little-endian, without its highest bit: of BF16 and FP16 numbers the largest magnitude.
+pub(super) fn largest_magnitude(bytes: &[u8]) -> u16 {
+    bytes.as_chunks().0.iter().fold(0, |largest, &word| largest.max(u16::from_le_bytes(word) & 0x7FFF))
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -52,7 +58,7 @@ mod x86 {
     /// # Safety
     /// The processor has SHA, SSE4.1 and SSSE3; the messages have the same length, a multiple of 64 bytes.
     #[target_feature(enable = "sha,sse4.1,ssse3")]
-    pub(super) unsafe fn digests(messages: [&[u8]; LANES]) -> [[u8; 32]; LANES] {
+    pub(super) unsafe fn digests(messages: [&[u8]; LANES]) -> [([u8; 32], u16); LANES] {
         let [a, b, c, d, e, f, g, h] = H.map(u32::cast_signed);
         let mut states = [[_mm_set_epi32(a, b, e, f), _mm_set_epi32(c, d, g, h)]; LANES];
         let n_bytes = messages[0].len();
@@ -60,12 +66,17 @@ mod x86 {
         last[0] = 0x80;
         last[56..].copy_from_slice(&(n_bytes as u64 * 8).to_be_bytes());
         // SAFETY: the pointers are good for the blocks that the lengths say.
-        unsafe {
-            compress(&mut states, messages.map(<[u8]>::as_ptr), n_bytes / 64);
+        let largest = unsafe {
+            let largest = compress(&mut states, messages.map(<[u8]>::as_ptr), n_bytes / 64);
             compress(&mut states, [last.as_ptr(); LANES], 1);
-        }
-        let mut digests = [[0; 32]; LANES];
-        for (digest, [abef, cdgh]) in digests.iter_mut().zip(states) {
+            largest
+        };
+        let mut digests = [([0; 32], 0); LANES];
+        for ((found, [abef, cdgh]), largest) in digests.iter_mut().zip(states).zip(largest) {
+            let (digest, found_largest) = found;
+            // There is an instruction for the smallest of eight: of their complements.
+            let smallest = _mm_minpos_epu16(_mm_xor_si128(largest, _mm_set1_epi16(-1)));
+            *found_largest = !(_mm_cvtsi128_si32(smallest) as u16);
             let [a, b] = [_mm_extract_epi32::<3>(abef), _mm_extract_epi32::<2>(abef)];
             let [c, d] = [_mm_extract_epi32::<3>(cdgh), _mm_extract_epi32::<2>(cdgh)];
             let [e, f] = [_mm_extract_epi32::<1>(abef), _mm_extract_epi32::<0>(abef)];
@@ -80,16 +91,18 @@ mod x86 {
     /// # Safety
     /// The processor has the instructions, and each pointer is good for `n_blocks` times 64 bytes.
     #[target_feature(enable = "sha,sse4.1,ssse3")]
-    unsafe fn compress(states: &mut States, messages: [*const u8; LANES], n_blocks: usize) {
+    unsafe fn compress(states: &mut States, messages: [*const u8; LANES], n_blocks: usize) -> [__m128i; LANES] {
+        let mut largest = [_mm_setzero_si128(); LANES];
         let big_endian = _mm_set_epi64x(0x0c0d_0e0f_0809_0a0b, 0x0405_0607_0001_0203);
         for block in 0..n_blocks {
             let before = *states;
             // The last sixteen words of each message's schedule, four a vector.
             let mut schedule = [[_mm_setzero_si128(); 4]; LANES];
-            for (words, message) in schedule.iter_mut().zip(messages) {
+            for ((words, message), largest) in schedule.iter_mut().zip(messages).zip(&mut largest) {
                 for (i, words) in words.iter_mut().enumerate() {
                     // SAFETY: within the block.
                     let loaded = unsafe { _mm_loadu_si128(message.add(64 * block + 16 * i).cast()) };
+                    *largest = _mm_max_epu16(*largest, _mm_and_si128(loaded, _mm_set1_epi16(0x7FFF)));
                     *words = _mm_shuffle_epi8(loaded, big_endian);
                 }
             }
@@ -120,6 +133,7 @@ mod x86 {
                 *state = [_mm_add_epi32(state[0], before[0]), _mm_add_epi32(state[1], before[1])];
             }
         }
+        largest
     }
 }
 
@@ -132,7 +146,7 @@ mod tests {
         let bytes: Vec<u8> = (0..3 * 4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         for n_bytes in [0, 64, 128, 192, 1024, 4096, 1, 63, 100] {
             let messages = [&bytes[..n_bytes], &bytes[n_bytes..2 * n_bytes], &bytes[2 * n_bytes..3 * n_bytes]];
-            let one_by_one: [[u8; 32]; LANES] = messages.map(|message| Sha256::digest(message).into());
+            let one_by_one = messages.map(|message| (Sha256::digest(message).into(), largest_magnitude(message)));
             assert_eq!(sha256_lanes(messages), one_by_one, "{n_bytes}");
         }
     }

@@ -18,7 +18,7 @@ pub use digest::sha256_file;
 use digest::{Reading, sha256_read};
 pub use list::{LIST_NAME, add_list, format_list, read_list, write_list};
 pub use pointer::read_pointers;
-pub use tree::tree_sha256;
+pub use tree::{PIECE_BYTES, Tree, tree_sha256};
 
 use crate::{interrupt, report::Progress};
 

@@ -12,27 +12,40 @@ use anyhow::Result;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use super::lanes::{LANES, sha256_lanes};
+use super::lanes::{LANES, largest_magnitude, sha256_lanes};
 use crate::{interrupt, output::hex, report::Progress};
 
 /// Bytes of a piece.
-const PIECE_BYTES: usize = 1 << 20;
+pub const PIECE_BYTES: usize = 1 << 20;
 
-/// The digest of `bytes`, in hexadecimal.
+/// What one pass over a tensor finds out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    /// The digest, in hexadecimal.
+    pub sha256: String,
+    /// Of each piece the largest 16-bit word without its highest bit: the largest magnitude, if these are BF16 numbers.
+    pub largest: Vec<u16>,
+}
+
+/// Hashes `bytes`.
 ///
 /// # Errors
 /// The run was interrupted.
-pub fn tree_sha256(bytes: &[u8], progress: &Progress) -> Result<String> {
+pub fn tree_sha256(bytes: &[u8], progress: &Progress) -> Result<Tree> {
     let groups = bytes.par_chunks(LANES * PIECE_BYTES).map(|group| {
         interrupt::check()?;
         progress.advance(group.len() as u64);
         Ok(match group.as_chunks::<PIECE_BYTES>() {
             ([a, b, c], []) => sha256_lanes([a, b, c]).to_vec(),
-            _ => group.chunks(PIECE_BYTES).map(|piece| Sha256::digest(piece).into()).collect(),
+            _ => group
+                .chunks(PIECE_BYTES)
+                .map(|piece| (Sha256::digest(piece).into(), largest_magnitude(piece)))
+                .collect(),
         })
     });
-    let digests: Vec<Vec<[u8; 32]>> = groups.collect::<Result<_>>()?;
-    Ok(hex(&Sha256::digest(digests.concat().concat())))
+    let pieces: Vec<Vec<([u8; 32], u16)>> = groups.collect::<Result<_>>()?;
+    let (digests, largest): (Vec<[u8; 32]>, Vec<u16>) = pieces.into_iter().flatten().unzip();
+    Ok(Tree { sha256: hex(&Sha256::digest(digests.concat())), largest })
 }
 
 #[cfg(test)]
@@ -45,7 +58,7 @@ mod tests {
     #[test]
     fn python_gives_the_same_digest() {
         let bytes: Vec<u8> = (0..3 * PIECE_BYTES + 5).map(|i| (i % 251) as u8).collect();
-        assert_eq!(tree_sha256(&bytes, &Progress::silent()).unwrap(), OF_THREE_PIECES_AND_FIVE_BYTES);
+        assert_eq!(tree_sha256(&bytes, &Progress::silent()).unwrap().sha256, OF_THREE_PIECES_AND_FIVE_BYTES);
     }
 
     #[test]
@@ -54,7 +67,9 @@ mod tests {
         for n_bytes in [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES, 4 * PIECE_BYTES - 1, bytes.len()] {
             let mut all = Sha256::new();
             bytes[..n_bytes].chunks(PIECE_BYTES).for_each(|piece| all.update(Sha256::digest(piece)));
-            assert_eq!(tree_sha256(&bytes[..n_bytes], &Progress::silent()).unwrap(), hex(&all.finalize()), "{n_bytes}");
+            let found = tree_sha256(&bytes[..n_bytes], &Progress::silent()).unwrap();
+            let largest: Vec<u16> = bytes[..n_bytes].chunks(PIECE_BYTES).map(largest_magnitude).collect();
+            assert_eq!(found, Tree { sha256: hex(&all.finalize()), largest }, "{n_bytes}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `draftfast quantize`: a model folder and a vocabulary in, a sidecar out.
 
-use std::path::Path;
+use std::{path::Path, thread};
 
 use anyhow::{Result, bail};
 
@@ -43,6 +43,8 @@ pub fn run(args: &Quantize, terminal: &Terminal) -> Result<()> {
     }
     let staged = StagedDir::create(&args.output, args.writing.force)?;
     let manifest = write(&weights, &args.weights, &vocab, None, &staged, terminal)?;
+    // Maps of gigabytes take a while to undo: beside the disk's work, not after it.
+    let _ = thread::Builder::new().spawn(move || drop(weights));
     finish(&manifest, staged, &args.output, terminal)?;
     let (sidecar, model) = (args.output.display(), args.model.display());
     terminal.say(format!("compare it with its model: draftfast verify {sidecar} --model {model}"));

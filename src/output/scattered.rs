@@ -66,6 +66,7 @@ impl ScatteredFile {
     /// # Errors
     /// A part was not written, the disk fails, or the run was interrupted.
     pub fn finish(self) -> Result<String> {
+        self.write_back.tell();
         self.hash(&mut self.hashed.lock().unwrap_or_else(PoisonError::into_inner), true)?;
         let Self { name, hashed, write_back, digests, .. } = self;
         write_back.finish().with_context(|| format!("`{name}`: cannot write"))?;
@@ -128,7 +129,7 @@ impl Written {
 struct WriteBack {
     /// Bytes since it was last told.
     n_gathered: AtomicU64,
-    tell: SyncSender<()>,
+    sender: SyncSender<()>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -137,26 +138,30 @@ impl WriteBack {
     const N_BYTES: u64 = 16 << 20;
 
     fn start(file: &Arc<File>) -> Self {
-        let (tell, told) = sync_channel(1);
+        let (sender, told) = sync_channel(1);
         let file = Arc::clone(file);
         let work = move || told.into_iter().try_for_each(|()| file.sync_data());
         // Without the thread nothing is lost: the directory is synced at the end.
         let thread = thread::Builder::new().name("write-back".to_owned()).spawn(work).ok();
-        Self { n_gathered: AtomicU64::new(0), tell, thread }
+        Self { n_gathered: AtomicU64::new(0), sender, thread }
     }
 
     fn add(&self, n_bytes: u64) {
         let before = self.n_gathered.fetch_add(n_bytes, Ordering::Relaxed);
         if before + n_bytes >= Self::N_BYTES {
             self.n_gathered.store(0, Ordering::Relaxed);
-            // Full when the disk is slower than we are: then it has been told already.
-            let _ = self.tell.try_send(());
+            self.tell();
         }
+    }
+
+    fn tell(&self) {
+        // Full when the disk is slower than we are: then it has been told already.
+        let _ = self.sender.try_send(());
     }
 
     /// The kernel reports an error of the disk once: here, if the thread has met it.
     fn finish(self) -> Result<()> {
-        drop(self.tell);
+        drop(self.sender);
         let Some(thread) = self.thread else { return Ok(()) };
         Ok(thread.join().map_err(|_| anyhow!("the thread that writes back ended early"))??)
     }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use anyhow::{Context, Result};
 use rayon::prelude::*;
+use safetensors::Dtype;
 
 use super::{
     DRAFT_HEAD, Sources,
@@ -13,6 +14,7 @@ use super::{
 };
 use crate::{
     checkpoint::{PackedScales, Recipe, Source},
+    checksum::PIECE_BYTES,
     error::advise,
     gpu::{Device, Quantizer, Rows},
     interrupt,
@@ -22,8 +24,10 @@ use crate::{
     vocab::DraftVocab,
 };
 
-/// Weights in a tile: 256 KiB of BF16, which stays in a core's cache between the gather and the codes.
+/// Weights in a tile: 256 KiB of BF16, which stays in a core's cache from the codes to the error figures.
 const TILE_WEIGHTS: usize = 1 << 17;
+/// Weights whose codes are written together, 256 KiB of them: smaller writes cost the kernel more, a byte.
+const WRITTEN_WEIGHTS: usize = 1 << 19;
 /// Weights in a tile where starting one costs more than a cache miss: a card's kernel, or a pass over the plan of error
 /// feedback.
 const LARGE_TILE_WEIGHTS: usize = 1 << 20;
@@ -110,12 +114,12 @@ impl Matrix {
 
     /// The rows of each tile.
     pub fn tiles(&self) -> Vec<Range<usize>> {
-        self.tiles_of(TILE_WEIGHTS)
+        self.tiles_of(0..self.n, TILE_WEIGHTS).collect()
     }
 
-    fn tiles_of(&self, n_weights: usize) -> Vec<Range<usize>> {
-        let rows = n_weights.div_ceil(self.k.max(1));
-        (0..self.n.div_ceil(rows)).map(|i| i * rows..((i + 1) * rows).min(self.n)).collect()
+    fn tiles_of(&self, rows: Range<usize>, n_weights: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let n_rows = n_weights.div_ceil(self.k.max(1));
+        rows.clone().step_by(n_rows).map(move |first| first..(first + n_rows).min(rows.end))
     }
 
     /// Reads the rows of a tile.
@@ -126,14 +130,19 @@ impl Matrix {
         source.read(self.row_ids.as_deref(), rows, self.k)
     }
 
-    /// The largest magnitude of all rows.
-    pub(super) fn amax(&self, source: &SourceMatrix<'_>, progress: &Progress) -> Result<f32> {
+    /// The largest magnitude of all rows. `piece_largest` has that of each piece of the source tensor, whose rows need not
+    /// all be ours, if it is BF16.
+    ///
+    /// # Errors
+    /// A weight is not finite.
+    pub(super) fn amax(&self, source: &SourceMatrix<'_>, piece_largest: &[u16], progress: &Progress) -> Result<f32> {
+        if let Some(amax) = self.amax_by_pieces(source, piece_largest)? {
+            progress.advance((self.n * self.k * 2) as u64);
+            return Ok(amax);
+        }
         let largest = self.tiles().into_par_iter().map(|rows| {
             interrupt::check()?;
             progress.advance((rows.len() * self.k * 2) as u64);
-            if let Some(amax) = source.bf16_amax(self.row_ids.as_deref(), &rows, self.k)? {
-                return Ok(amax);
-            }
             match self.read(source, rows.clone())? {
                 Tile::Bf16(tile) => self.tile_amax(source, &rows, &tile),
                 Tile::F16(tile) => self.tile_amax(source, &rows, &tile),
@@ -141,6 +150,43 @@ impl Matrix {
             }
         });
         largest.try_reduce(|| 0.0, |a, b| Ok(a.max(b)))
+    }
+
+    /// Looks into the pieces that may hold the largest magnitude, most promising first. `None` where the pieces say nothing,
+    /// or where a weight is not finite.
+    fn amax_by_pieces(&self, source: &SourceMatrix<'_>, piece_largest: &[u16]) -> Result<Option<f32>> {
+        if source.tensor.dtype != Dtype::BF16 || source.row_shift.is_some() {
+            return Ok(None);
+        }
+        let mut pieces: Vec<usize> = (0..piece_largest.len()).collect();
+        pieces.sort_by_key(|&piece| std::cmp::Reverse(piece_largest[piece]));
+        // Compared as bits: what is not a number is larger than anything.
+        let mut largest = 0;
+        for piece in pieces {
+            if u32::from(piece_largest[piece]) << 16 <= largest {
+                break;
+            }
+            largest = largest.max(self.amax_of_piece(source, piece)?);
+        }
+        let largest = f32::from_bits(largest);
+        Ok(largest.is_finite().then_some(largest))
+    }
+
+    /// The largest magnitude of our rows that have a part in a piece of the source, as bits.
+    fn amax_of_piece(&self, source: &SourceMatrix<'_>, piece: usize) -> Result<u32> {
+        let row_bytes = self.k * 2;
+        let rows = piece * PIECE_BYTES / row_bytes..((piece + 1) * PIECE_BYTES).div_ceil(row_bytes);
+        let mut largest = 0;
+        let mut look = |row: usize| {
+            let amax = nvfp4::amax_of_row(&source.tensor.bf16(row * self.k..(row + 1) * self.k)?);
+            largest = largest.max(amax.to_bits());
+            anyhow::Ok(())
+        };
+        match &self.row_ids {
+            Some(ids) => ids.iter().map(|&id| id as usize).filter(|id| rows.contains(id)).try_for_each(&mut look)?,
+            None => (rows.start..rows.end.min(self.n)).try_for_each(&mut look)?,
+        }
+        Ok(largest)
     }
 
     fn tile_amax<W: Weight>(&self, source: &SourceMatrix<'_>, rows: &Range<usize>, tile: &[W]) -> Result<f32> {
@@ -204,26 +250,31 @@ impl Matrix {
             _ => None,
         };
         let is_plain = quantizer.is_none() && matches!(rounder.way, Way::Nearest(_));
-        let tiles = self.tiles_of(if is_plain { TILE_WEIGHTS } else { LARGE_TILE_WEIGHTS });
+        let (written, at_once) =
+            if is_plain { (WRITTEN_WEIGHTS, TILE_WEIGHTS) } else { (LARGE_TILE_WEIGHTS, LARGE_TILE_WEIGHTS) };
         // Handed out one after the other, so that the file grows from its beginning and can be hashed meanwhile.
-        let stats = tiles.into_iter().enumerate().par_bridge().map_init(Packed::default, |packed, (at, rows)| {
-            interrupt::check()?;
-            let tile = self.read(source, rows.clone())?;
-            let on_card =
-                quantizer.as_ref().map(|quantizer| on_gpu(quantizer, &tile, rounder.global_scale)).transpose()?;
-            let is_done = on_card.is_some();
-            if let Some(codes_and_scales) = on_card {
-                *packed = codes_and_scales;
+        let parts = self.tiles_of(0..self.n, written).enumerate().par_bridge();
+        let stats = parts.map_init(Packed::default, |packed, (at, rows)| {
+            packed.resize(rows.len() * self.k);
+            let mut stats = ErrorStats::default();
+            for tile in self.tiles_of(rows.clone(), at_once) {
+                interrupt::check()?;
+                progress.advance((tile.len() * self.k * 2) as u64);
+                let (codes, block_scales) = packed.part(tile.start - rows.start..tile.end - rows.start, self.k);
+                let tile = self.read(source, tile)?;
+                let is_done = quantizer.is_some();
+                if let Some(quantizer) = &quantizer {
+                    on_gpu(quantizer, &tile, rounder.global_scale, codes, block_scales)?;
+                }
+                stats.merge(&match tile {
+                    Tile::Bf16(tile) => self.quantize_tile(&tile, rounder, is_done, codes, block_scales),
+                    Tile::F16(tile) => self.quantize_tile(&tile, rounder, is_done, codes, block_scales),
+                    Tile::F32(tile) => self.quantize_tile(&tile, rounder, is_done, codes, block_scales),
+                });
             }
-            let stats = match tile {
-                Tile::Bf16(tile) => self.quantize_tile(&tile, rounder, packed, is_done),
-                Tile::F16(tile) => self.quantize_tile(&tile, rounder, packed, is_done),
-                Tile::F32(tile) => self.quantize_tile(&tile, rounder, packed, is_done),
-            };
             let first = rows.start * self.k;
             drafter.write_at(&format!("{}.weight", self.name), (first / 2) as u64, &packed.codes)?;
             drafter.write_at(&format!("{}.weight_scale", self.name), (first / BLOCK) as u64, &packed.block_scales)?;
-            progress.advance((rows.len() * self.k * 2) as u64);
             Ok((at, stats))
         });
         let mut stats = stats.collect::<Result<Vec<_>>>()?;
@@ -236,28 +287,44 @@ impl Matrix {
         &self,
         tile: &[W],
         rounder: &Rounder<'_>,
-        packed: &mut Packed,
         is_done: bool,
+        codes: &mut [u8],
+        block_scales: &mut [u8],
     ) -> ErrorStats {
-        let Packed { codes, block_scales } = packed;
         if !is_done {
-            codes.resize(tile.len() / 2, 0);
-            block_scales.resize(tile.len() / BLOCK, 0);
             rounder.quantize(tile, self.k, codes, block_scales);
         }
         rounder.figures(tile, self.k, codes, block_scales)
     }
 }
 
-/// Codes and block scales of a tile.
+/// Codes and block scales of some rows.
 #[derive(Debug, Default)]
 struct Packed {
     codes: Vec<u8>,
     block_scales: Vec<u8>,
 }
 
+impl Packed {
+    fn resize(&mut self, n_weights: usize) {
+        self.codes.resize(n_weights / 2, 0);
+        self.block_scales.resize(n_weights / BLOCK, 0);
+    }
+
+    fn part(&mut self, rows: Range<usize>, k: usize) -> (&mut [u8], &mut [u8]) {
+        let (begin, end) = (rows.start * k, rows.end * k);
+        (&mut self.codes[begin / 2..end / 2], &mut self.block_scales[begin / BLOCK..end / BLOCK])
+    }
+}
+
 /// Codes and block scales of a tile, from the card.
-fn on_gpu(quantizer: &Quantizer<'_>, tile: &Tile<'_>, global_scale: f32) -> Result<Packed> {
+fn on_gpu(
+    quantizer: &Quantizer<'_>,
+    tile: &Tile<'_>,
+    global_scale: f32,
+    codes: &mut [u8],
+    block_scales: &mut [u8],
+) -> Result<()> {
     let wide: Vec<f32>;
     let rows = match tile {
         Tile::Bf16(rows) => Rows::Bf16(rows),
@@ -267,9 +334,7 @@ fn on_gpu(quantizer: &Quantizer<'_>, tile: &Tile<'_>, global_scale: f32) -> Resu
             Rows::F32(&wide)
         }
     };
-    let mut packed = Packed { codes: vec![0; rows.len() / 2], block_scales: vec![0; rows.len() / BLOCK] };
-    quantizer.quantize(rows, global_scale, &mut packed.codes, &mut packed.block_scales)?;
-    Ok(packed)
+    quantizer.quantize(rows, global_scale, codes, block_scales)
 }
 
 /// The figures of consecutive tiles, merged in row order.
@@ -279,4 +344,42 @@ pub fn merged<'a>(tiles: impl IntoIterator<Item = &'a ErrorStats>) -> ErrorStats
         all.merge(tile);
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{checkpoint::Tensor, checksum::tree_sha256};
+
+    #[test]
+    fn the_pieces_give_the_largest_magnitude_of_the_kept_rows_alone() {
+        let (n_source, k) = (1200, 1500);
+        let mut weights: Vec<f32> = (0..n_source * k).map(|i| ((i * 7919 % 1009) as f32 - 504.0) * 1e-3).collect();
+        // Rows that are not kept: larger than all, and no number at all. A kept one that two pieces share.
+        (weights[5 * k + 3], weights[700 * k]) = (90.0, f32::NAN);
+        let shared = PIECE_BYTES / 2 / k;
+        weights[shared * k + k - 1] = -7.0;
+        let bytes: Vec<u8> = weights.iter().flat_map(|&w| half::bf16::from_f32(w).to_le_bytes()).collect();
+        let tensor = Tensor { name: "w", file: "f", dtype: Dtype::BF16, shape: &[n_source, k], data: &bytes };
+        let source = SourceMatrix { tensor, fp8_scale: None, row_shift: None };
+        let matrix = |row_ids: Vec<u32>| Matrix {
+            name: "w".to_owned(),
+            source: "w".to_owned(),
+            fp8_scale: None,
+            packed: None,
+            checkpoint: Source::Target,
+            n: row_ids.len(),
+            k,
+            row_ids: Some(row_ids),
+            fused: None,
+        };
+        let largest = tree_sha256(&bytes, &Progress::silent()).unwrap().largest;
+        let amax = |ids: Vec<u32>| matrix(ids).amax(&source, &largest, &Progress::silent());
+        let shared = u32::try_from(shared).unwrap();
+        assert_eq!(amax((0..1200).filter(|id| ![5, 700].contains(id)).collect()).unwrap(), 7.0);
+        assert_eq!(amax((0..1200).filter(|id| ![5, 700, shared].contains(id)).collect()).unwrap(), 0.50390625);
+        assert_eq!(amax(vec![5]).unwrap(), 90.0);
+        let error = amax(vec![2, 700]).unwrap_err().to_string();
+        assert!(error.contains("NaN in row 700, column 0"), "{error}");
+    }
 }

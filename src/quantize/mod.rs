@@ -26,7 +26,7 @@ pub use tile::{SourceMatrix, Tile};
 
 use crate::{
     checkpoint::{Checkpoint, Recipe, Source},
-    checksum::tree_sha256,
+    checksum::{Tree, tree_sha256},
     gpu::Device,
     interrupt,
     nvfp4::ErrorStats,
@@ -143,11 +143,10 @@ pub fn prepare<'a>(
     options.validate()?;
     let matrices = matrices(recipe, vocab);
     let names = source_names(recipe, &matrices);
-    let (digests, opened) =
-        rayon::join(|| hash_sources(names, sources, progress), || open(&matrices, sources, options, progress));
-    // The matrices' error first: it names a weight, where the digests' can only be an interruption.
-    let (quantized, packed) = opened?;
-    Ok(Prepared { recipe, vocab, sources, options, quantized, packed, source_tree_sha256: digests? })
+    let trees = hash_sources(names, sources, progress)?;
+    let (quantized, packed) = open(&matrices, &trees, sources, options, progress)?;
+    let source_tree_sha256 = trees.into_iter().map(|(name, tree)| (name, tree.sha256)).collect();
+    Ok(Prepared { recipe, vocab, sources, options, quantized, packed, source_tree_sha256 })
 }
 
 /// Those to quantize, and those that are NVFP4 already.
@@ -155,6 +154,7 @@ type Opened<'a> = (Vec<PreparedMatrix<'a>>, Vec<(Matrix, PackedMatrix<'a>)>);
 
 fn open<'a>(
     matrices: &[Matrix],
+    trees: &BTreeMap<String, Tree>,
     sources: Sources<'a>,
     options: &QuantizeOptions,
     progress: &Progress,
@@ -171,7 +171,7 @@ fn open<'a>(
             source.row_shift = method::head_shift(options, matrix, &source)?;
         }
         let largest = group_amax.entry(matrix.scale_group()).or_insert(0f32);
-        *largest = largest.max(matrix.amax(&source, progress)?);
+        *largest = largest.max(matrix.amax(&source, &trees[&matrix.source].largest, progress)?);
         let method = options.method(matrix, &source, progress)?;
         quantized.push(PreparedMatrix { matrix: matrix.clone(), source, method, global_scale: 0.0 });
     }
@@ -240,7 +240,7 @@ fn source_names<'a>(recipe: &'a Recipe, matrices: &'a [Matrix]) -> Vec<(&'a str,
     matrices.iter().flat_map(of_matrix).chain(kept).collect()
 }
 
-/// The [`tree_sha256`] of every tensor named.
+/// The [`tree_sha256`] of every tensor named, by its name.
 ///
 /// # Errors
 /// A tensor is missing, or the run was interrupted.
@@ -248,7 +248,7 @@ pub fn hash_sources(
     names: Vec<(&str, Source)>,
     sources: Sources<'_>,
     progress: &Progress,
-) -> Result<BTreeMap<String, String>> {
+) -> Result<BTreeMap<String, Tree>> {
     names
         .into_par_iter()
         .map(|(name, source)| {

@@ -7,10 +7,7 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::fp8::Fp8Scale;
-use crate::{
-    checkpoint::Tensor,
-    nvfp4::{Weight, amax_of_row},
-};
+use crate::{checkpoint::Tensor, nvfp4::Weight};
 
 /// A tile of rows, row-major.
 #[derive(Debug)]
@@ -49,27 +46,15 @@ impl<'a> SourceMatrix<'a> {
         Ok(Tile::F32(shifted))
     }
 
-    /// The largest magnitude of `rows`, when they are BF16 as they lie in the file: then nothing needs to be gathered.
-    pub fn bf16_amax(&self, row_ids: Option<&[u32]>, rows: &Range<usize>, k: usize) -> Result<Option<f32>> {
-        if self.tensor.dtype != Dtype::BF16 || self.row_shift.is_some() {
-            return Ok(None);
-        }
-        let mut largest = 0f32;
-        for row in rows.clone() {
-            let row = row_ids.map_or(row, |ids| ids[row] as usize);
-            let amax = amax_of_row(&self.tensor.bf16(row * k..(row + 1) * k)?);
-            if !amax.is_finite() {
-                return Ok(None);
-            }
-            largest = largest.max(amax);
-        }
-        Ok(Some(largest))
-    }
-
     fn read_unshifted(&self, row_ids: Option<&[u32]>, rows: Range<usize>, k: usize) -> Result<Tile<'a>> {
         let tensor = &self.tensor;
         match (tensor.dtype, row_ids, &self.fp8_scale) {
             (Dtype::BF16, None, _) => Ok(Tile::Bf16(tensor.bf16(rows.start * k..rows.end * k)?)),
+            // Rows that follow each other need no gathering.
+            (Dtype::BF16, Some(ids), _) if ids[rows.clone()].windows(2).all(|pair| pair[0] + 1 == pair[1]) => {
+                let first = ids[rows.start] as usize;
+                Ok(Tile::Bf16(tensor.bf16(first * k..(first + rows.len()) * k)?))
+            }
             (Dtype::BF16, Some(ids), _) => {
                 let mut tile = Vec::with_capacity(rows.len() * k);
                 for &id in &ids[rows] {

@@ -170,7 +170,7 @@ fn check_digests(sidecar: &Sidecar, sources: Sources<'_>, progress: &Progress) -
     let names = expected.iter().map(|(record, name, _)| (name.as_str(), source(record)));
     let digests = hash_sources(names.collect(), sources, progress)?;
     for (record, name, sha256) in expected {
-        let found = &digests[name];
+        let found = &digests[name].sha256;
         ensure!(
             found == sha256,
             "`{}`: tensor `{name}` has changed since the sidecar was made: tree sha256 `{found}`, expected `{sha256}`",
@@ -179,7 +179,7 @@ fn check_digests(sidecar: &Sidecar, sources: Sources<'_>, progress: &Progress) -
     }
     let head = &sidecar.manifest.target;
     ensure!(
-        digests.get(&head.head_tensor) == Some(&head.head_tree_sha256),
+        digests.get(&head.head_tensor).is_some_and(|tree| tree.sha256 == head.head_tree_sha256),
         "tensor `{}` of the target is not the one the sidecar was made from",
         head.head_tensor
     );
