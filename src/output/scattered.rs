@@ -8,7 +8,7 @@ use std::{
     os::unix::fs::FileExt,
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
         mpsc::{SyncSender, sync_channel},
     },
@@ -19,7 +19,10 @@ use anyhow::{Context, Result, anyhow, ensure};
 use sha2::{Digest, Sha256};
 
 use super::Digests;
-use crate::{input::Chunk, interrupt};
+use crate::{
+    input::{CHUNK_BYTES, Chunk},
+    interrupt,
+};
 
 /// A file whose length is known before its bytes.
 #[derive(Debug)]
@@ -53,12 +56,21 @@ impl ScatteredFile {
         let end = begin + bytes.len() as u64;
         ensure!(end <= self.n_bytes, "`{}` has {} bytes, got some up to {end}", self.name, self.n_bytes);
         self.file.write_all_at(bytes, begin).with_context(|| self.cannot("write"))?;
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).add(begin, end);
+        self.lock_written().add(begin, end);
         self.write_back.add(bytes.len() as u64);
-        if let Ok(mut hashed) = self.hashed.try_lock() {
-            self.hash(&mut hashed, false)?;
+        let Ok(mut hashed) = self.hashed.try_lock() else { return Ok(()) };
+        if self.lock_written().front >= end && hashed.n_bytes <= begin {
+            // The bytes are at hand: only what comes before them is read back.
+            self.read_and_hash(&mut hashed, begin)?;
+            hashed.add(bytes);
         }
-        Ok(())
+        loop {
+            let front = self.lock_written().front;
+            if front < hashed.n_bytes + CHUNK_BYTES as u64 {
+                return Ok(());
+            }
+            self.read_and_hash(&mut hashed, front)?;
+        }
     }
 
     /// Hashes what is left; returns the sha256 in lower-case hexadecimal.
@@ -67,7 +79,8 @@ impl ScatteredFile {
     /// A part was not written, the disk fails, or the run was interrupted.
     pub fn finish(self) -> Result<String> {
         self.write_back.tell();
-        self.hash(&mut self.hashed.lock().unwrap_or_else(PoisonError::into_inner), true)?;
+        let front = self.lock_written().front;
+        self.read_and_hash(&mut self.hashed.lock().unwrap_or_else(PoisonError::into_inner), front)?;
         let Self { name, hashed, write_back, digests, .. } = self;
         write_back.finish().with_context(|| format!("`{name}`: cannot write"))?;
         let Hashed { sha256, n_bytes, .. } = hashed.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -75,21 +88,21 @@ impl ScatteredFile {
         Ok(digests.note(&name, sha256))
     }
 
-    /// Hashes whole chunks, and with `to_the_end` the rest, as far as everything before is written.
-    fn hash(&self, hashed: &mut Hashed, to_the_end: bool) -> Result<()> {
-        loop {
-            let front = self.written.lock().unwrap_or_else(PoisonError::into_inner).front;
-            let chunk = hashed.chunk.bytes_mut();
-            let n = (front - hashed.n_bytes).min(chunk.len() as u64) as usize;
-            if n == 0 || (n < chunk.len() && !to_the_end) {
-                return Ok(());
-            }
+    /// Reads back what was written up to `end` (from the page cache, where it has just been put) and hashes it.
+    fn read_and_hash(&self, hashed: &mut Hashed, end: u64) -> Result<()> {
+        while hashed.n_bytes < end {
             interrupt::check()?;
-            // Read back: it comes from the page cache, where it has just been put.
+            let chunk = hashed.chunk.bytes_mut();
+            let n = (end - hashed.n_bytes).min(chunk.len() as u64) as usize;
             self.file.read_exact_at(&mut chunk[..n], hashed.n_bytes).with_context(|| self.cannot("read"))?;
             hashed.sha256.update(&chunk[..n]);
             hashed.n_bytes += n as u64;
         }
+        Ok(())
+    }
+
+    fn lock_written(&self) -> MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cannot(&self, what: &str) -> String {
@@ -102,6 +115,13 @@ struct Hashed {
     sha256: Sha256,
     n_bytes: u64,
     chunk: Chunk,
+}
+
+impl Hashed {
+    fn add(&mut self, bytes: &[u8]) {
+        self.sha256.update(bytes);
+        self.n_bytes += bytes.len() as u64;
+    }
 }
 
 /// Which bytes are written.

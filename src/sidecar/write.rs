@@ -63,8 +63,17 @@ pub fn write(parts: &SidecarParts<'_>, staged: &StagedDir, progress: &Progress) 
     }
     let drafter = DrafterFile::create(staged, &tensors, &metadata)?;
     let figures = quantize::run(&prepared, device, &drafter, progress)?;
-    drafter.finish()?;
-    for (name, stats) in &figures {
+    measure(&mut manifest, &prepared, &figures)?;
+    // The rest of the drafter's digest is one thread's work: the other files are written meanwhile.
+    let (finished, written) = rayon::join(|| drafter.finish(), || write_others(parts, &manifest, staged));
+    finished?;
+    written?;
+    Ok(manifest)
+}
+
+/// Enters the error figures into their records.
+fn measure(manifest: &mut Manifest, prepared: &Prepared<'_>, figures: &BTreeMap<String, ErrorStats>) -> Result<()> {
+    for (name, stats) in figures {
         let (Some((method, global_scale)), Some(record)) = (prepared.method(name), manifest.tensors.get_mut(name))
         else {
             bail!("tensor `{name}` was quantized without a record");
@@ -74,19 +83,23 @@ pub fn write(parts: &SidecarParts<'_>, staged: &StagedDir, progress: &Progress) 
             ..error_record(method.name(), global_scale, stats)
         });
     }
-    let text = serde_json::to_string_pretty(&manifest).context("cannot encode the manifest")? + "\n";
-    staged.write(MANIFEST_NAME, text.as_bytes())?;
+    Ok(())
+}
 
+/// All but the drafter.
+fn write_others(parts: &SidecarParts<'_>, manifest: &Manifest, staged: &StagedDir) -> Result<()> {
+    let text = serde_json::to_string_pretty(manifest).context("cannot encode the manifest")? + "\n";
+    staged.write(MANIFEST_NAME, text.as_bytes())?;
     // The sidecar's own form; `build` may have written it among others.
-    for (name, bytes) in forms::encode(Form::Safetensors, vocab, parts.tokenizer_sha256.as_deref())? {
+    for (name, bytes) in forms::encode(Form::Safetensors, parts.vocab, parts.tokenizer_sha256.as_deref())? {
         if !staged.path().join(name).exists() {
             staged.write(name, &bytes)?;
         }
     }
-    let config = drafter_config(sources.target.config(), &manifest.tensors);
+    let config = drafter_config(parts.sources.target.config(), &manifest.tensors);
     let config = serde_json::to_string_pretty(&config).context("cannot encode the config")? + "\n";
     staged.write("config.json", config.as_bytes())?;
-    Ok(manifest)
+    Ok(())
 }
 
 /// The manifest, without error figures.
