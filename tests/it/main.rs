@@ -25,8 +25,10 @@ mod killed;
 mod nvfp4;
 mod plan;
 mod real_head;
+mod recipe;
 mod report;
 mod sidecar;
+mod sources;
 mod vocab;
 
 use std::process::{Command, Output};
