@@ -90,7 +90,7 @@ impl Side {
             None => (BTreeMap::new(), None),
         };
         let plan = match read(&path.join(PLAN_NAME))? {
-            Some(text) => Some(serde_json::from_slice(&text).with_context(|| say(PLAN_NAME))?),
+            Some(text) => Some(PlanRecord::from_json(&text).with_context(|| format!("`{}`", path.display()))?),
             None => None,
         };
         Ok(Self { vocab, manifest, coverage, measured, plan })

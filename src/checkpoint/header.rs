@@ -16,7 +16,7 @@ use serde::{
     },
 };
 
-use crate::error::{Hint, advise};
+use crate::error::{Hint, advise, quoted};
 
 /// The longest header the format allows, in bytes; the reference implementation has the same limit.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -122,6 +122,9 @@ fn read_json(file: &File, file_name: &str, n_file_bytes: u64) -> Result<Vec<u8>>
 fn check_layout(raw: &RawHeader, file_name: &str, data_begin: u64, n_file_bytes: u64) -> Result<()> {
     let mut spans = Vec::with_capacity(raw.tensors.len());
     for (name, tensor) in &raw.tensors {
+        // Names stand in errors, on terminals and in reports.
+        let is_plain = !name.contains(|c: char| c.is_control() || c == '`');
+        ensure!(is_plain, "`{file_name}`: the tensor name {} has characters that no name needs", quoted(name));
         let (begin, end) = tensor.data_offsets;
         ensure!(begin <= end, "`{file_name}`: tensor `{name}` ends at byte {end}, before its first byte {begin}");
         if let Some(expected) = expected_bytes(tensor) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 
 use super::build_vocab::EvidenceFlags;
+use crate::plan::MOST_DRAFTED;
 
 /// Predict how many rows and draft tokens serve best, and what they earn, before anyone serves it
 ///
@@ -82,9 +83,6 @@ pub struct ServingFlags {
 /// The numbers of draft tokens to consider.
 #[derive(Debug, Clone)]
 pub struct Drafted(pub Vec<usize>);
-
-/// Longest draft that is considered.
-const MOST_DRAFTED: usize = 32;
 
 /// `7`, `1..12` or `1..=12`: both ends count.
 fn drafted(text: &str) -> Result<Drafted, String> {

@@ -1,8 +1,9 @@
 //! The answers of a plan, as figures: what `--json` prints and `plan.json` holds.
 
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::{choose::Question, cost::Design};
+use super::{Acceptance, choose::Question, cost::Design};
 
 /// One design with one k.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -49,6 +50,9 @@ pub struct Sensitivity {
     pub native: f64,
 }
 
+/// Longest draft that is considered.
+pub const MOST_DRAFTED: usize = 32;
+
 /// The plan that a sidecar was built by, when a machine was given.
 pub const PLAN_NAME: &str = "plan.json";
 
@@ -74,6 +78,21 @@ impl PlanRecord {
                 .push(format!("k = {most} is the best and the largest considered: a larger `--k` may be better"));
         }
         Some(Self { plan, assumptions, question })
+    }
+
+    /// Reads what [`PLAN_NAME`] holds. A sidecar may come from anywhere, and its question is answered again.
+    ///
+    /// # Errors
+    /// It is no plan, or its question is none that this program asks.
+    pub fn from_json(bytes: &[u8]) -> Result<Self> {
+        let say = || format!("`{PLAN_NAME}`");
+        let record: Self = serde_json::from_slice(bytes).context("not a plan").with_context(say)?;
+        let Question { acceptance, drafted, .. } = &record.question;
+        Acceptance::new(acceptance.rates().to_vec(), "").with_context(say)?;
+        if let Some(k) = drafted.iter().find(|k| !(1..=MOST_DRAFTED).contains(*k)) {
+            bail!("{}: it considers k = {k}, expected 1 to {MOST_DRAFTED}", say());
+        }
+        Ok(record)
     }
 
     /// The best k for a head of `n_rows` rows in the formats of the best point: what was built may have other rows.
@@ -131,4 +150,27 @@ pub struct Line {
     pub n_drafted: usize,
     /// (N, tokens a second).
     pub points: Vec<(usize, f64)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{super::choose::tests::question, *};
+
+    #[test]
+    fn a_plan_from_a_file_is_one_that_could_have_been_asked() {
+        let record = serde_json::to_value(PlanRecord::new(question()).unwrap()).unwrap();
+        let read = |key: &str, value: serde_json::Value| {
+            let mut record = record.clone();
+            *record.pointer_mut(key).unwrap() = value;
+            PlanRecord::from_json(&serde_json::to_vec(&record).unwrap()).map_err(|error| format!("{error:#}"))
+        };
+        assert_eq!(read("/plan/no_mtp", json!(1.0)).unwrap().plan.no_mtp, 1.0);
+        assert!(read("/question/drafted", json!([3, u64::MAX])).unwrap_err().contains("expected 1 to 32"));
+        assert!(read("/question/drafted", json!([0])).unwrap_err().contains("k = 0"));
+        assert!(read("/question/acceptance/rates", json!([])).unwrap_err().contains("no acceptance rate"));
+        assert!(read("/question/acceptance/rates", json!([2.0])).unwrap_err().contains("expected 0 to 1"));
+        assert!(read("/plan", json!({})).unwrap_err().contains("not a plan"));
+    }
 }

@@ -25,7 +25,7 @@ pub mod measured;
 pub mod model;
 
 pub use acceptance::Acceptance;
-pub use answer::{Cell, Line, Margin, PLAN_NAME, Plan, PlanRecord, Point, Sensitivity};
+pub use answer::{Cell, Line, MOST_DRAFTED, Margin, PLAN_NAME, Plan, PlanRecord, Point, Sensitivity};
 pub use choose::{Question, row_choices};
 pub use cost::{Costs, Design, Drafter, Format, Load, RoutedExperts, Target};
 pub use coverage::CoverageCurve;

@@ -68,7 +68,7 @@ fn report(dir: &Path, manifest: &Manifest) -> Result<(String, Drawn)> {
         None => None,
     };
     let plan: Option<PlanRecord> = match read(dir, PLAN_NAME)? {
-        Some(bytes) => Some(serde_json::from_slice(&bytes).with_context(|| format!("`{PLAN_NAME}` is not a plan"))?),
+        Some(bytes) => Some(PlanRecord::from_json(&bytes)?),
         None => None,
     };
     let error = |(name, record): (&String, &crate::sidecar::TensorRecord)| {

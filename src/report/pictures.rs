@@ -233,7 +233,7 @@ fn ledger(ledger: &Ledger) -> Result<String> {
 
 /// The parts of the bars in words and numbers.
 fn parts(sheet: &Sheet<'_>, ledger: &Ledger) -> Result<()> {
-    const COLUMNS: [i32; 4] = [72, 560, 760, 800];
+    const COLUMNS: [i32; 4] = [72, 620, 800, 840];
     write(sheet, (COLUMNS[1], 10), HPos::Right, SOFT, "before")?;
     write(sheet, (COLUMNS[2], 10), HPos::Right, SOFT, "after")?;
     for (part, item) in ledger.items.iter().enumerate() {

@@ -145,7 +145,8 @@ fn error_table(text: &mut String, manifest: &Manifest) {
         let Some(error) = &record.error else { continue };
         let _ = writeln!(
             text,
-            "| `{name}` | {} | {} | {:.4} | {} | {:.4} (row {}) | {} | {} |",
+            "| `{}` | {} | {} | {:.4} | {} | {:.4} (row {}) | {} | {} |",
+            name.replace('|', "\\|"),
             shape(record),
             error.scale,
             error.relative_error,
@@ -168,7 +169,8 @@ fn kept_table(text: &mut String, manifest: &Manifest) {
     let mut rows: BTreeMap<_, usize> = BTreeMap::new();
     for (name, record) in kept {
         let why = record.kept_because.as_deref().unwrap_or_default();
-        *rows.entry((of_any_expert(name), shape(record), &record.to, why)).or_default() += 1;
+        let [name, why] = [&of_any_expert(name), why].map(|text| text.replace('|', "\\|"));
+        *rows.entry((name, shape(record), &record.to, why)).or_default() += 1;
     }
     for ((name, shape, dtype, why), n_tensors) in rows {
         let _ = writeln!(text, "| `{name}` | {n_tensors} | {shape} | {dtype} | {why} |");

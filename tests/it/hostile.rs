@@ -225,6 +225,21 @@ fn names_with_newlines_dashes_and_bytes_that_are_no_text_are_names() {
 }
 
 #[test]
+fn tensor_names_that_would_write_to_a_terminal_or_a_report_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    for (name, shown) in
+        [("a\u{1b}[2Jb", "`a\\u{1b}[2Jb`"), ("a\nerror: b", "`a\\nerror: b`"), ("a` ![](b)", "no name needs")]
+    {
+        let header = json!({name: {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}).to_string();
+        let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+        fs::write(&path, file).unwrap();
+        refused(&["inspect", path.to_str().unwrap()], shown);
+        assert_eq!(stderr(&draftfast(&["inspect", path.to_str().unwrap()])).lines().count(), 1);
+    }
+}
+
+#[test]
 fn a_checkpoint_cut_short_while_it_is_mapped_ends_the_run_with_a_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
