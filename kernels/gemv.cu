@@ -143,36 +143,52 @@ __device__ __forceinline__ float sum_lanes(float values[ROWS], u32 split) {
 
 // --------------------------------------------------------------------------------------------- what becomes of a sum
 
-// A sink takes from every lane the logit of row `row`; `first`: one lane of those that have the same.
+// A sink takes from every lane the logit of row `row`; `first`: one lane of those that have the same. Before, it hears which
+// rows are the block's, and may ask for what it needs of them: `room` is shared memory for four bytes a row.
 
 struct Logits {
     float* __restrict__ y;  // [N]
 
+    __device__ __forceinline__ void begin(u32, u32, u32*) {}
     __device__ __forceinline__ void take(u32 row, float logit, bool first) {
         if (first) y[row] = logit;
     }
 };
 
 struct Argmax {
-    const int* __restrict__ token_ids;
+    const int* __restrict__ token_ids;  // [N], or null: the row is the id
     Best best;
+    const u32* ids;                     // in shared memory, those of the block's rows: who wins is known last of all
 
-    __device__ __forceinline__ void take(u32 row, float logit, bool) { best.take(logit, row, token_ids); }
+    __device__ __forceinline__ void begin(u32 first_row, u32 end_row, u32* room) {
+        ids = room;
+        if (!token_ids) return;
+        for (u32 i = threadIdx.x; i < end_row - first_row; i += THREADS)
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((u32)__cvta_generic_to_shared(room + i)), "l"(token_ids + first_row + i));
+    }
+    __device__ __forceinline__ void take(u32 row, float logit, bool) { best.take(logit, row); }
+    __device__ __forceinline__ u64 key(u32 first_row) const {
+        return best.order == 0 ? 0 : winner_key(best.order, token_ids ? ids[best.row - first_row] : best.row);
+    }
 };
+
+__device__ __forceinline__ u32 first_row_of(u32 block, u32 n_rows) { return (u64)block * n_rows / gridDim.x; }
 
 // --------------------------------------------------------------------------------------------- the kernels
 
 template <int ROWS, int DEPTH, class Sink>
 __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__ x, u32 split, u32 dependent, Sink& sink) {
-    extern __shared__ uint4 staged[];  // [steps][word 4][lane] of 16 bytes, steps a multiple of split
+    extern __shared__ uint4 staged[];  // [steps][word 4][lane] of 16 bytes, steps a multiple of split; the sink's room
     __shared__ u32 largest;
     __shared__ double factor;
     const u32 pair = threadIdx.x / LANES % 2, part = split == 2 ? pair : 0;
     const u32 first = (threadIdx.x / LANES / split) * ROWS, stride = GROUPS / split * ROWS;
-    const u32 first_row = (u64)blockIdx.x * w.n_rows / gridDim.x, end_row = (u64)(blockIdx.x + 1) * w.n_rows / gridDim.x;
+    const u32 first_row = first_row_of(blockIdx.x, w.n_rows), end_row = first_row_of(blockIdx.x + 1, w.n_rows);
 
     start_successor();
     Stream<ROWS, DEPTH> stream(w, first_row + first, split, part);
+    const u32 n_steps = stream.n_steps(w.k, split);
+    sink.begin(first_row, end_row, (u32*)(staged + n_steps * split * 4 * LANES));
     auto fetch_first = [&]() {
 #pragma unroll
         for (int i = 0; i < DEPTH; i++) stream.fetch(i, w, split, end_row, stride);
@@ -181,15 +197,17 @@ __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__
     if (dependent) fetch_first();
     wait_for_predecessor();
     const float global_scale = *w.global_scale;
-    Staging<Place, TOP> staging(x, w.k, 1, Place());
+    Staging<Place, TOP, 2> staging(x, w.k / 8, w.k / 8, 1, Place());
     if (!dependent) fetch_first();
     if (threadIdx.x == 0) largest = 0;
-    const u32 n_steps = stream.n_steps(w.k, split);
     if (w.k < n_steps * split * STEP_K)
         for (u32 i = threadIdx.x; i < n_steps * split * 4 * LANES; i += THREADS) staged[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
-    staging.finish(staged, &largest, x);
+    staging.measure(staged, &largest);
+    __syncthreads();
+    staging.convert(staged, &largest);
     if (threadIdx.x == 0) factor = staging.factor(global_scale, largest);
+    asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
 
     const uint4* at = staged + part * 4 * LANES + threadIdx.x % LANES;
@@ -216,16 +234,10 @@ __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__
 template <int ROWS, int DEPTH>
 __device__ __forceinline__ void argmax(const Weights& w, const uint4* x, u32 split, u32 dependent, const int* token_ids,
                                        u64* slots, int* ids, float* values) {
-    __shared__ u64 best;
-    if (threadIdx.x == 0) best = 0;
-    Argmax sink = {token_ids, {}};
+    Argmax sink = {token_ids, {}, nullptr};
     gemv<ROWS, DEPTH>(w, x, split, dependent, sink);
-    u64 key = sink.best.key();
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) key = max(key, __shfl_xor_sync(0xFFFFFFFF, key, distance));
-    if (threadIdx.x % 32 == 0) atomicMax(&best, key);
-    __syncthreads();
-    settle_winners(&best, 1, slots, ids, values);
+    u64 best[MAX_M] = {sink.key(first_row_of(blockIdx.x, w.n_rows))};
+    settle_winners<WARPS>(best, 1, slots, ids, values);
 }
 
 #define BOUNDS __launch_bounds__(THREADS, BLOCKS_PER_SM)

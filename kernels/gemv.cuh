@@ -57,29 +57,36 @@ __device__ __forceinline__ uint4 narrow8(uint4 v, int exponent) {
     return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
-// x [M, K] BF16 -> shared FP16, in the places that the product reads: `place(m, i)` is where the 16 bytes of the vector's
-// elements 8i .. 8i + 7 go. TOP: see scale_exponent().
-template <class Place, int TOP>
+// x [M, K] BF16 -> shared FP16, in the places that the product reads: `place(m, i)` is where the 16 bytes of elements 8i ..
+// 8i + 7 of a vector go. TOP: see scale_exponent(). EARLY: vectors of 16 bytes that a thread holds in registers.
+template <class Place, int TOP, int EARLY>
 struct Staging {
-    static constexpr int EARLY = 4;  // vectors of 16 bytes a thread holds in registers
     uint4 early[EARLY];
-    u32 n_groups, n_all, m_count;
+    const uint4* __restrict__ x;
+    u32 pitch, n_groups, n_all, m_count;
     Place place;
 
-    __device__ __forceinline__ Staging(const uint4* __restrict__ x, u32 k, u32 m, Place where)
-        : n_groups(k / 8), n_all(k / 8 * m), m_count(m), place(where) {
+    // `x` points at the first of `n_groups` groups of eight elements of the first vector, `pitch` groups lie between vectors.
+    __device__ __forceinline__ Staging(const uint4* __restrict__ from, u32 pitch, u32 n_groups, u32 m, Place place)
+        : x(from), pitch(pitch), n_groups(n_groups), n_all(n_groups * m), m_count(m), place(place) {
 #pragma unroll
         for (int j = 0; j < EARLY; j++) {
             u32 i = threadIdx.x + j * blockDim.x;
-            if (i < n_all)
-                asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                             : "=r"(early[j].x), "=r"(early[j].y), "=r"(early[j].z), "=r"(early[j].w) : "l"(x + i));
+            if (i < n_all) early[j] = load(i);
         }
     }
 
-    // The largest finite magnitude of each vector, then the conversion, in place for what did not fit the registers.
-    // `largest` [MAX_M] is zero before.
-    __device__ __forceinline__ void finish(uint4* staged, u32* largest, const uint4* __restrict__ x) {
+    __device__ __forceinline__ uint4 load(u32 i) const {
+        uint4 v;
+        asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "l"(x + (pitch == n_groups ? i : i / n_groups * pitch + i % n_groups)));
+        return v;
+    }
+
+    // The largest finite magnitude of each vector into `largest` [MAX_M], zero before. What did not fit the registers is left
+    // in its place.
+    __device__ __forceinline__ void measure(uint4* staged, u32* largest) const {
 #pragma unroll
         for (int j = 0; j < EARLY; j++) {
             u32 i = threadIdx.x + j * blockDim.x;
@@ -87,10 +94,12 @@ struct Staging {
         }
         for (u32 i = threadIdx.x + EARLY * blockDim.x; i - threadIdx.x % 32 < n_all; i += blockDim.x) {
             uint4 v = {0, 0, 0, 0};
-            if (i < n_all) v = __ldg(x + i), staged[at(i)] = v;
+            if (i < n_all) v = load(i), staged[at(i)] = v;
             note(v, i, largest);
         }
-        __syncthreads();
+    }
+
+    __device__ __forceinline__ void convert(uint4* staged, const u32* largest) const {
 #pragma unroll
         for (int j = 0; j < EARLY; j++) {
             u32 i = threadIdx.x + j * blockDim.x;
@@ -134,40 +143,70 @@ __device__ __forceinline__ float unordered(u32 key) {
     return __uint_as_float(key >> 31 ? key & 0x7FFFFFFF : ~key);
 }
 
-// The best logit that a thread has seen of one vector, and its token id. Rows come in ascending order, so of equal logits
-// the first stays.
+// The best logit that a thread has seen of one vector, and its row. Rows come in ascending order, so of equal logits the
+// first stays.
 struct Best {
-    u32 order, id;  // order 0: none yet
+    u32 order, row;  // order 0: none yet
 
-    // token_ids [N], or null: the row is the id. It is read for the few logits that are the best so far.
-    __device__ __forceinline__ void take(float logit, u32 row, const int* __restrict__ token_ids) {
+    __device__ __forceinline__ void take(float logit, u32 new_row) {
         const u32 found = ordered(logit);
-        if (found <= order) return;
-        order = found, id = token_ids ? (u32)token_ids[row] : row;
+        if (found > order) order = found, row = new_row;
     }
-    // The higher logit, then the lower id, is the larger key; 0: none.
-    __device__ __forceinline__ u64 key() const { return order ? (u64)order << 32 | (0xFFFFFFFF - id) : 0; }
 };
 
-// The winner of each vector, from every block's best keys in shared memory; all threads come here. A block leaves its keys
-// in its own column of slots [M, grid], and the last block, which starts last, waits for all columns and leaves zeros for
-// the next launch. Nothing is fenced, because a slot says all there is to say.
-__device__ __forceinline__ void settle_winners(u64* best, u32 m_count, u64* slots, int* ids, float* values) {
-    if (threadIdx.x < m_count)
-        asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(slots + threadIdx.x * gridDim.x + blockIdx.x), "l"(best[threadIdx.x]) : "memory");
-    if (blockIdx.x != gridDim.x - 1) return;
-    for (u32 i = threadIdx.x; i < m_count * gridDim.x; i += blockDim.x) {
-        u64 key;
-        do asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(key) : "l"(slots + i) : "memory");
-        while (key == 0);
-        slots[i] = 0;
-        atomicMax(&best[i / gridDim.x], key);
+// The higher logit, then the lower id, is the larger key; 0: none.
+__device__ __forceinline__ u64 winner_key(u32 order, u32 id) { return order ? (u64)order << 32 | (0xFFFFFFFF - id) : 0; }
+
+// The largest key of a warp. Reductions of 32 bits are one instruction; 64-bit atomics in shared memory would be loops.
+__device__ __forceinline__ u64 warp_max(u64 key) {
+    const u32 high = key >> 32, order = __reduce_max_sync(0xFFFFFFFF, high);
+    return (u64)order << 32 | __reduce_max_sync(0xFFFFFFFF, high == order ? (u32)key : 0);
+}
+
+// A thread's share of the best key of each vector in slots [M, grid], of the first n columns. Waits for all of them, warp by
+// warp so that lanes stay together, and leaves zeros for the next launch.
+__device__ __forceinline__ void collect(u64 best[MAX_M], u32 m_count, u64* slots, u32 n) {
+    for (u32 i = threadIdx.x; i - threadIdx.x % 32 < n; i += blockDim.x) {
+        u64 keys[MAX_M];
+        bool missing;
+        do {
+            missing = false;
+#pragma unroll
+            for (u32 m = 0; m < MAX_M; m++) {
+                if (m >= m_count || i >= n) continue;
+                asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(keys[m]) : "l"(slots + m * gridDim.x + i) : "memory");
+                missing |= keys[m] == 0;
+            }
+        } while (__any_sync(0xFFFFFFFF, missing));
+#pragma unroll
+        for (u32 m = 0; m < MAX_M; m++)
+            if (m < m_count && i < n) slots[m * gridDim.x + i] = 0, best[m] = max(best[m], keys[m]);
+    }
+}
+
+// The winner of each vector; all threads come here when their rows are done, with their best keys. A block leaves its
+// winners in its own column of slots [M, grid]; the last block, which starts last, waits for the others' and writes the
+// result. Nothing is fenced, because a slot says all there is to say.
+template <int N_WARPS>
+__device__ __forceinline__ void settle_winners(u64 best[MAX_M], u32 m_count, u64* slots, int* ids, float* values) {
+    __shared__ u64 keys[MAX_M][N_WARPS];
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const bool last = blockIdx.x == gridDim.x - 1;
+    if (last) collect(best, m_count, slots, gridDim.x - 1);
+#pragma unroll
+    for (u32 m = 0; m < MAX_M; m++) {
+        if (m >= m_count) break;
+        const u64 key = warp_max(best[m]);
+        if (lane == 0) keys[m][warp] = key;
     }
     __syncthreads();
-    if (threadIdx.x < m_count) {
-        ids[threadIdx.x] = (int)(0xFFFFFFFF - (u32)best[threadIdx.x]);
-        values[threadIdx.x] = unordered((u32)(best[threadIdx.x] >> 32));
-    }
+    if (warp >= m_count) return;
+    const u64 key = warp_max(lane < N_WARPS ? keys[warp][lane] : 0);
+    if (lane > 0) return;
+    if (last)
+        ids[warp] = (int)(0xFFFFFFFF - (u32)key), values[warp] = unordered((u32)(key >> 32));
+    else  // a block may have had no row
+        asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(slots + warp * gridDim.x + blockIdx.x), "l"(max(key, 1ull)) : "memory");
 }
 
 // --------------------------------------------------------------------------------------------- dependent launches

@@ -8,6 +8,7 @@
 #define BLOCK 16          // weights that share a block scale
 #define E2M1_MAX 6.0f     // largest code
 #define E4M3_MAX 448.0f   // largest block scale
+#define KERNEL_SAFE_MIN_CODE 8  // the smallest normal E4M3, 2^-6
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -89,4 +90,20 @@ __device__ __forceinline__ int pair_high(int j) {
 #else
     return j + 4;
 #endif
+}
+
+// Block `block` of [N, K] weights, BF16 or F32.
+__device__ __forceinline__ void load_block(float x[BLOCK], const uint4* __restrict__ weights, u32 from_bf16, u64 block) {
+    if (from_bf16) {
+        const uint4 first = __ldg(weights + block * 2), second = __ldg(weights + block * 2 + 1);
+        const u32 pairs[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
+#pragma unroll
+        for (int i = 0; i < BLOCK; i++) x[i] = __uint_as_float(i % 2 ? pairs[i / 2] & 0xFFFF0000 : pairs[i / 2] << 16);
+    } else {
+#pragma unroll
+        for (int i = 0; i < BLOCK / 4; i++) {
+            const float4 four = __ldg((const float4*)weights + block * 4 + i);
+            x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
+        }
+    }
 }

@@ -12,7 +12,6 @@
 
 #define ONE_CODE 0x38             // E4M3 1.0
 #define MAX_CODE 0x7E             // E4M3 448
-#define KERNEL_SAFE_MIN_CODE 8    // the smallest normal E4M3, 2^-6
 #define CODES_ABOVE_MAX_RULE 7    // larger scales cannot be better: reference.rs says why
 
 // --------------------------------------------------------------------------------------------- numbers
@@ -116,6 +115,78 @@ __device__ __forceinline__ u32 least_error(const float x[BLOCK], const float* im
     return best;
 }
 
+__device__ __forceinline__ float rough_reciprocal(float x) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+__device__ __forceinline__ float rough_root(float x) {
+    float r;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+// The squared error of a block at a step, in units of the step squared, but for less than 2^-14: neither division nor
+// rounding is exact here. Just above zero floats are spaced as E2M1 is below 1, so that there rounding to one bit behind the
+// leading one is rounding to E2M1. CLIPS: something may be as large as 7 steps, which would become 8.
+template <bool CLIPS>
+__device__ __forceinline__ float rough_error(const float x[BLOCK], float reciprocal) {
+    float error = 0;
+#pragma unroll
+    for (int i = 0; i < BLOCK; i++) {
+        const float y = __fmul_rn(fabsf(x[i]), reciprocal);
+        u32 bits = __float_as_uint(__fmul_rn(y, 0x1p-126f)) + 0x00200000;
+        if (CLIPS) bits = min(bits, 0x01FFFFFFu /* the last that becomes 6 */);
+        const float difference = __fmaf_rn(__uint_as_float(bits & 0xFFC00000), -0x1p126f, y);
+        error = __fmaf_rn(difference, difference, error);
+    }
+    return error;
+}
+
+#define MOST_CODES 22  // that can be best: a third of the max rule's scale clips more than that errs in all
+
+// The scale codes of which one has the least error, bit i for the code top - i: in most blocks one. Codes are taken from the
+// top down, until clipping the largest weight alone costs more.
+struct Candidates {
+    float scale, best_error, limit, slack;
+    u32 bit, found;
+
+    __device__ __forceinline__ Candidates(u32 top, u32 max_rule)
+        : scale(e4m3_decode(top)), best_error(__uint_as_float(0x7F800000)), limit(best_error),
+          slack(square(e4m3_decode(max_rule)) * 0x1p-11f), bit(1), found(0) {}
+
+    template <bool CLIPS>
+    __device__ __forceinline__ void consider(const float x[BLOCK], float global_scale) {
+        const float error = rough_error<CLIPS>(x, rough_reciprocal(scale * global_scale)) * square(scale), high = error + slack;
+        if (high < best_error) found = 0;
+        if (error <= limit) found |= bit;
+        best_error = fminf(best_error, error), limit = fminf(limit, high);
+        scale = __uint_as_float(__float_as_uint(scale) - (1 << 20)), bit <<= 1;
+    }
+};
+
+// As least_error() for weights that count alike.
+__device__ __forceinline__ u32 least_error_of(const float x[BLOCK], float amax, float global_scale, u32 max_rule) {
+    const u32 top = min(max_rule + CODES_ABOVE_MAX_RULE, MAX_CODE);
+    const float largest = __fdiv_rn(amax, global_scale);
+    Candidates rough(top, max_rule);
+#pragma unroll 1
+    while (rough.bit < 1u << MOST_CODES && largest < 6.99f * rough.scale) rough.consider<false>(x, global_scale);
+#pragma unroll 1
+    while (rough.bit < 1u << MOST_CODES && largest <= __fmaf_rn(rough.scale, E2M1_MAX, rough_root(rough.limit)))
+        rough.consider<true>(x, global_scale);
+    u32 best = top + 1 - __ffs(rough.found);
+    if (rough.found & rough.found - 1) {
+        float best_error = __uint_as_float(0x7F800000);
+        for (u32 left = rough.found; left; left &= left - 1) {
+            const u32 code = top + 1 - __ffs(left);
+            const float error = block_error<false, true>(x, nullptr, code, global_scale, best_error).all;
+            if (error <= best_error) best = code, best_error = error;
+        }
+    }
+    return best;
+}
+
 // Two codes a byte, the even column in the low nibble. As ModelOpt, -0.0 becomes 0 and a negative number that rounds to
 // zero 8.
 template <bool FAST>
@@ -144,7 +215,9 @@ __device__ __forceinline__ u32 quantize_scaled(const float x[BLOCK], const float
             float six_error = block_error<WEIGHTED, FAST>(x, importance, code, global_scale, infinity).all;
             if (block_error<WEIGHTED, FAST>(x, importance, four, global_scale, six_error).all < six_error) code = four;
         }
-        if (RULE == MSE) code = least_error<WEIGHTED, FAST>(x, importance, amax, global_scale, code, min_code);
+        if (RULE == MSE)
+            code = FAST && !WEIGHTED && code >= MOST_CODES + 8 ? least_error_of(x, amax, global_scale, code)
+                                     : least_error<WEIGHTED, FAST>(x, importance, amax, global_scale, code, min_code);
     }
     codes = pack(x, Step<FAST>(code, global_scale));
     return code;
@@ -245,18 +318,7 @@ __device__ __forceinline__ void quantize(ARGUMENTS) {
     const u64 block = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (block >= n_blocks) return;
     float x[BLOCK], weight[BLOCK];
-    if (from_bf16) {
-        const uint4 first = __ldg(weights + block * 2), second = __ldg(weights + block * 2 + 1);
-        const u32 pairs[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
-#pragma unroll
-        for (int i = 0; i < BLOCK; i++) x[i] = __uint_as_float(i % 2 ? pairs[i / 2] & 0xFFFF0000 : pairs[i / 2] << 16);
-    } else {
-#pragma unroll
-        for (int i = 0; i < BLOCK / 4; i++) {
-            const float4 four = __ldg((const float4*)weights + block * 4 + i);
-            x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
-        }
-    }
+    load_block(x, weights, from_bf16, block);
     uint2 packed;
     u32 scale;
     if (RULE != MAX_RULE && importance != nullptr) {

@@ -1,10 +1,10 @@
-// Checks and times builds of gemv.cu and gemv_mma.cu against each other, all in one go: ./gemv_lab DIR [time | sanitize],
-// where DIR holds `gemv[-NAME].cubin`, `mma[-wWARPS][-NAME].cubin` (12 warps unless it says so) and floor.cubin. Results: one line a measurement, on stdout.
+// Checks and times builds of gemv.cu, gemv_mma.cu and gemv_mma_few.cu against each other, all in one go:
+// ./gemv_lab DIR check | sanitize | time [NxK:M,M...]... (`a`: argmax too, `i`: independent launches too, `g`: smaller grids too), where DIR holds `gemv[-NAME].cubin`, `mma[-NAME].cubin`,
+// `few-cCLUSTER[-NAME].cubin` and floor.cubin (or .ptx). Results: one line a measurement, on stdout.
 //
 // Times are medians over replays of a CUDA graph of launches that rotate through copies of the weights, so that L2
 // does not serve them. The reference is FP64, a thread block a row, over the same bytes.
 #include <cuda.h>
-#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,66 +15,17 @@
 #include <string>
 #include <vector>
 
-typedef unsigned char u8;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        int code = (int)(call);                                                                    \
-        if (code) printf("%s:%d: %s: error %d\n", __FILE__, __LINE__, #call, code), fflush(stdout), exit(1); \
-    } while (0)
-
-// ------------------------------------------------------------------------------------ inputs
-
-__device__ u32 hash(u64 i) {
-    i = (i ^ i >> 31) * 0x7FB5D329728EA185ull;
-    i = (i ^ i >> 27) * 0x81DADEF4BC2DD44Dull;
-    return (u32)(i >> 32);
-}
-__global__ void fill_codes(u32* codes, u64 n, u32 seed) {
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x)
-        codes[i] = hash(i * 31 + seed);
-}
-// any finite scale, subnormals and 448 included
-__global__ void fill_scales(u8* scales, u64 n, u32 seed) {
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x)
-        scales[i] = hash(i * 131 + seed) % 127;
-}
-
-__device__ double e2m1(u32 code) {
-    const double magnitudes[8] = {0, .5, 1, 1.5, 2, 3, 4, 6};
-    return code & 8 ? -magnitudes[code & 7] : magnitudes[code & 7];
-}
-__device__ double e4m3(u32 code) { return code < 8 ? code / 512.0 : ldexp(1 + (code & 7) / 8.0, (int)(code >> 3) - 7); }
-__device__ double bf16(unsigned short bits) { return __uint_as_float((u32)bits << 16); }
-
-// y [M, N] and the sum of |w x|, by which errors are judged
-__global__ void reference(const u8* codes, const u8* scales, double gs, const unsigned short* x, u32 n, u32 k,
-                          double* y, double* weight, double* weights) {
-    u32 row = blockIdx.x, m = blockIdx.y;
-    double sum = 0, magnitude = 0, plain = 0;
-    for (u32 i = threadIdx.x; i < k; i += blockDim.x) {
-        u32 code = codes[((u64)row * k + i) / 2] >> (i % 2 * 4) & 15;
-        double weight = e2m1(code) * e4m3(scales[((u64)row * k + i) / 16]) * gs, term = weight * bf16(x[(u64)m * k + i]);
-        sum += term, magnitude += fabs(term), plain += fabs(weight);
-    }
-    __shared__ double sums[128], magnitudes[128], plains[128];
-    sums[threadIdx.x] = sum, magnitudes[threadIdx.x] = magnitude, plains[threadIdx.x] = plain;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int i = 1; i < 128; i++) sum += sums[i], magnitude += magnitudes[i], plain += plains[i];
-        y[(u64)m * n + row] = sum, weight[(u64)m * n + row] = magnitude, weights[row] = plain;
-    }
-}
+#include "reference.cuh"
 
 // ------------------------------------------------------------------------------------ builds
 
-// A build of gemv.cu or of gemv_mma.cu, and the ways in which it multiplies.
+enum Kind { ONE, MMA, FEW };
+
+// A build of gemv.cu, gemv_mma.cu or gemv_mma_few.cu, and the ways in which it multiplies.
 struct Build {
     std::string name;
-    bool mma;
-    u32 warps;
+    Kind kind;
+    u32 cluster, clusters;  // blocks of one, and how many the card runs at a time
     std::vector<CUfunction> logits, argmax;
 };
 
@@ -87,9 +38,21 @@ CUfunction function(CUmodule module, const char* name) {
     return f;
 }
 
+// Clusters of so many blocks that run at a time, each block with all the shared memory that it may have.
+u32 most_clusters(CUfunction f, u32 cluster) {
+    CUlaunchAttribute attribute;
+    attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    attribute.value.clusterDim = {cluster, 1, 1};
+    CUlaunchConfig config = {cluster, 1, 1, 12 * 32, 1, 1, 200000, 0, &attribute, 1};
+    int found;
+    OK(cuOccupancyMaxActiveClusters(&found, f, &config));
+    printf("clusters of %u at a time: %d\n", cluster, found);
+    return found;
+}
+
 int n_sm;
 u8 *pool_codes, *pool_scales;
-u64 pool_codes_bytes = 3ull << 30, pool_scales_bytes = pool_codes_bytes / 8;
+u64 pool_codes_bytes = 3ull << 30;
 float* global_scale;
 unsigned short* x;
 float* y;
@@ -103,90 +66,122 @@ const double GS = 0.000123;
 struct Problem {
     u32 n, k, m, kernel, split;
     bool argmax;
+    u32 spare;  // places for blocks that the grid leaves free
 };
 
 bool dependent = false;  // programmatic dependent launch
+bool planned = false;    // only the way that the program would choose for one vector
 
 const std::vector<const char*> GEMV = {"nvfp4_gemv", "nvfp4_gemv_few"};
-const std::vector<const char*> MMA = {"nvfp4_mma", "nvfp4_mma_shallow", "nvfp4_mma_ragged"};
-const u32 GEMV_WARPS = 16;
+const std::vector<const char*> MMA_KERNELS = {"nvfp4_mma", "nvfp4_mma_shallow", "nvfp4_mma_ragged"};
+const std::vector<const char*> FEW_KERNELS = {"nvfp4_mma_few"};
+const u32 GEMV_WARPS = 16, MMA_WARPS = 12;
 
-std::vector<u32> splits(u32 warps) {
+const std::vector<const char*>& kernels(Kind kind) { return kind == ONE ? GEMV : kind == MMA ? MMA_KERNELS : FEW_KERNELS; }
+
+std::vector<u32> splits() {
     std::vector<u32> found;
-    for (u32 split = 1; split <= warps; split++)
-        if (warps % split == 0 && (split == 1 || warps / split <= 15)) found.push_back(split);
+    for (u32 split = 1; split <= MMA_WARPS; split++)
+        if (MMA_WARPS % split == 0) found.push_back(split);
     return found;
 }
 
-// All kernels and splits of a build that can do it.
-std::vector<Problem> ways(const Build& b, u32 n, u32 k, u32 m, bool argmax) {
-    std::vector<Problem> found;
-    if (b.mma) {
-        for (u32 kernel = 0; kernel < 3; kernel++)
-            for (u32 split : splits(b.warps)) {
-                u32 steps = (k + 255) / 256, bytes = steps * 512 * m + b.warps * (kernel == 0 ? 2 : 1) * 4608 + (split > 1 ? 2 * b.warps * 1024 : 0);
-                bool ragged = k % 256 || n < 32;
-                if (ragged == (kernel == 2) && split <= steps && bytes + 3000 <= 232448) found.push_back({n, k, m, kernel, split, argmax});
-            }
-    } else if (m == 1 && k % 32 == 0) {
-        for (u32 kernel = 0; kernel < 2; kernel++)
-            for (u32 split : {1u, 2u}) found.push_back({n, k, m, kernel, split, argmax});
+// Blocks, and their dynamic shared memory.
+std::pair<u32, u32> shape(const Build& b, const Problem& p) {
+    const u32 n_steps = (p.k + 255) / 256, tiles = (p.n + 31) / 32;
+    if (b.kind == ONE) {
+        const u32 grid = std::min<u32>(2 * n_sm - p.spare, p.n);
+        return {grid, (p.k + 512 * p.split - 1) / (512 * p.split) * p.split * 1024 + (p.n + grid - 1) / grid * 4};
     }
+    if (b.kind == MMA)
+        return {std::min<u32>(n_sm - p.spare, tiles),
+                n_steps * 512 * p.m + MMA_WARPS * (p.kernel == 0 ? 2 : 1) * 4608 + 2 * MMA_WARPS * 1024};
+    const u32 clusters = std::min<u32>(b.clusters, tiles), own = ((tiles + clusters - 1) / clusters + b.cluster - 1) / b.cluster;
+    return {clusters * b.cluster, (n_steps + b.cluster - 1) / b.cluster * 512 * p.m + MMA_WARPS * 2 * 4608 + own * b.cluster * p.split * 1024};
+}
+
+// All kernels and splits of a build that can do it.
+std::vector<Problem> ways(const Build& b, u32 n, u32 k, u32 m, bool argmax, u32 spare = 0) {
+    std::vector<Problem> found;
+    auto add = [&](u32 kernel, u32 split) {
+        const Problem p = {n, k, m, kernel, split, argmax, spare};
+        if (shape(b, p).second + 3000 <= 232448) found.push_back(p);
+    };
+    const u32 n_steps = (k + 255) / 256;
+    const bool ragged = k % 256 || n < 32;
+    if (b.kind == ONE && m == 1 && k % 32 == 0)
+        for (u32 kernel = 0; kernel < 2; kernel++)
+            for (u32 split : {1u, 2u})
+                if (!planned || (kernel == n <= 330u * n_sm / 4 && split == (kernel || k % 1024 == 0 ? 2 : 1))) add(kernel, split);
+    if (b.kind == MMA)
+        for (u32 kernel = 0; kernel < 3; kernel++)
+            for (u32 split : splits())
+                // the shallow one where the other does not fit
+                if (ragged == (kernel == 2) && split <= n_steps && (kernel != 1 || found.empty())) add(kernel, split);
+    if (b.kind == FEW && !ragged)
+        for (u32 split : splits())
+            if (b.cluster * split <= n_steps) add(0, split);
     return found;
 }
 
 void launch(const Build& b, const Problem& p, const u8* codes, const u8* scales) {
-    u32 n = p.n, k = p.k, m = p.m, split = p.split, after = dependent, grid, bytes;
-    if (b.mma) {
-        grid = std::min<u32>(n_sm, (n + 31) / 32);
-        bytes = (k + 255) / 256 * 512 * m + b.warps * (p.kernel == 0 ? 2 : 1) * 4608 + (split > 1 ? 2 * b.warps * 1024 : 0);
-    } else {
-        grid = std::min<u32>(2 * n_sm, n);
-        bytes = (k + 512 * split - 1) / (512 * split) * split * 1024 * m;
-    }
+    u32 n = p.n, k = p.k, m = p.m, split = p.split, after = dependent;
+    const auto [grid, bytes] = shape(b, p);
     const void* ids_in = token_ids;
     void* logits[] = {&codes, &scales, &global_scale, &x, &n, &k, &m, &split, &after, &y};
     void* argmax[] = {&codes, &scales, &global_scale, &x, &n, &k, &m, &split, &after, &ids_in, &slots, &ids, &values};
     CUlaunchAttribute attribute;
     attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     attribute.value.programmaticStreamSerializationAllowed = 1;
-    CUlaunchConfig config = {grid, 1, 1, (b.mma ? b.warps : GEMV_WARPS) * 32, 1, 1, bytes, stream, &attribute, dependent ? 1u : 0u};
+    CUlaunchConfig config = {grid, 1, 1, (b.kind == ONE ? GEMV_WARPS : MMA_WARPS) * 32, 1, 1, bytes, stream, &attribute, dependent ? 1u : 0u};
     OK(cuLaunchKernelEx(&config, p.argmax ? b.argmax[p.kernel] : b.logits[p.kernel], p.argmax ? argmax : logits, 0));
 }
 
-double median_us(const std::function<void(int)>& one, int copies) {
-    cudaGraph_t graph;
+// A graph of launches, and how long one of them took in each round of replays.
+struct Timed {
     cudaGraphExec_t exec;
-    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < copies; i++) one(i);
-    OK(cudaStreamEndCapture(stream, &graph));
-    OK(cudaGraphInstantiate(&exec, graph, 0));
-    std::vector<float> times;
-    cudaEvent_t begin, end;
-    OK(cudaEventCreate(&begin));
-    OK(cudaEventCreate(&end));
-    for (int i = 0; i < 23; i++) {
-        OK(cudaEventRecord(begin, stream));
-        OK(cudaGraphLaunch(exec, stream));
-        OK(cudaEventRecord(end, stream));
-        OK(cudaEventSynchronize(end));
-        float ms;
-        OK(cudaEventElapsedTime(&ms, begin, end));
-        if (i >= 3) times.push_back(ms * 1000 / copies);
+    int copies;
+    std::vector<double> us;
+
+    Timed(const std::function<void(int)>& one, int n) : copies(n) {
+        cudaGraph_t graph;
+        OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        for (int i = 0; i < copies; i++) one(i);
+        OK(cudaStreamEndCapture(stream, &graph));
+        OK(cudaGraphInstantiate(&exec, graph, 0));
+        OK(cudaGraphDestroy(graph));
     }
-    OK(cudaEventDestroy(begin));
-    OK(cudaEventDestroy(end));
-    OK(cudaGraphExecDestroy(exec));
-    OK(cudaGraphDestroy(graph));
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
-}
+    // The median of a few replays.
+    void round() {
+        std::vector<float> times;
+        cudaEvent_t begin, end;
+        OK(cudaEventCreate(&begin));
+        OK(cudaEventCreate(&end));
+        for (int i = 0; i < 6; i++) {
+            OK(cudaEventRecord(begin, stream));
+            OK(cudaGraphLaunch(exec, stream));
+            OK(cudaEventRecord(end, stream));
+            OK(cudaEventSynchronize(end));
+            float ms;
+            OK(cudaEventElapsedTime(&ms, begin, end));
+            if (i > 0) times.push_back(ms * 1000 / copies);
+        }
+        OK(cudaEventDestroy(begin));
+        OK(cudaEventDestroy(end));
+        std::sort(times.begin(), times.end());
+        us.push_back(times[times.size() / 2]);
+    }
+    double median() {
+        std::sort(us.begin(), us.end());
+        return us[us.size() / 2];
+    }
+};
 
 int copies_of(u64 n, u64 k) { return (int)std::min<u64>(24, std::max<u64>(4, pool_codes_bytes / (n * k / 2))); }
 
-double time_us(const Build& b, const Problem& p) {
+Timed timed(const Build& b, const Problem& p) {
     u64 codes = (u64)p.n * p.k / 2, scales = codes / 8;
-    return median_us([&](int i) { launch(b, p, pool_codes + i * codes, pool_scales + i * scales); }, copies_of(p.n, p.k));
+    return Timed([&](int i) { launch(b, p, pool_codes + i * codes, pool_scales + i * scales); }, copies_of(p.n, p.k));
 }
 
 // ------------------------------------------------------------------------------------ checks
@@ -279,9 +274,22 @@ void check_nan(const Build& b) {
         }
 }
 
+int check_slots() {
+    std::vector<u64> left((1 << 16) / 8);
+    OK(cudaMemcpy(left.data(), slots, 1 << 16, cudaMemcpyDeviceToHost));
+    const int n_left = (int)(left.size() - std::count(left.begin(), left.end(), 0));
+    printf("slots left in use: %d (expected 0)\n", n_left);
+    return n_left != 0;
+}
+
 // ------------------------------------------------------------------------------------ main
 
 int main(int argc, char** argv) {
+    const std::string mode = argv[2];
+    const bool quick = mode == "sanitize", only_time = mode == "time";
+    planned = only_time;
+    if (quick) pool_codes_bytes = 16 << 20;  // every byte is watched
+    const u64 pool_scales_bytes = pool_codes_bytes / 8;
     OK(cudaSetDevice(0));
     OK(cudaFree(0));
     OK(cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, 0));
@@ -318,28 +326,27 @@ int main(int argc, char** argv) {
     OK(cuModuleGetFunction(&read, module, "plain_read"));
     std::vector<Build> builds;
     for (auto& entry : std::filesystem::directory_iterator(dir)) {
-        Build b;
+        Build b = {};
         b.name = entry.path().stem().string();
-        b.mma = b.name.rfind("mma", 0) == 0;
-        if (sscanf(b.name.c_str(), "mma-w%u", &b.warps) != 1) b.warps = 12;
-        if (!b.mma && b.name.rfind("gemv", 0) != 0) continue;
+        b.kind = b.name.rfind("mma", 0) == 0 ? MMA : b.name.rfind("few", 0) == 0 ? FEW : ONE;
+        if (b.kind == ONE && b.name.rfind("gemv", 0) != 0) continue;
         OK(cuModuleLoad(&module, entry.path().c_str()));
-        for (const char* name : b.mma ? MMA : GEMV) {
+        for (const char* name : kernels(b.kind)) {
             b.logits.push_back(function(module, (name + std::string("_logits")).c_str()));
             b.argmax.push_back(function(module, (name + std::string("_argmax")).c_str()));
         }
+        if (sscanf(b.name.c_str(), "few-c%u", &b.cluster) == 1) b.clusters = most_clusters(b.logits[0], b.cluster);
         builds.push_back(b);
     }
     std::sort(builds.begin(), builds.end(), [](auto& a, auto& b) { return a.name < b.name; });
 
-    const bool quick = argc > 2 && !strcmp(argv[2], "sanitize"), only_time = argc > 2 && !strcmp(argv[2], "time");
     for (auto& b : builds) {
         if (only_time) break;
         double worst = 0, worst_all = 0;
         // gemv.cu rounds sums of up to eight products to FP16, each time by at most 2^-12 of the sum of their magnitudes
-        const double allowed[2] = {b.mma ? 1e-6 : 7.0 / 4096, b.mma ? 1e-6 : 7.0 / 4096};
+        const double allowed[2] = {b.kind != ONE ? 1e-6 : 7.0 / 4096, b.kind != ONE ? 1e-6 : 7.0 / 4096};
         int wrong = 0;
-        const u32 shapes[][2] = {{1, 16}, {1, 32}, {17, 48}, {1000, 2576}, {1001, 2592}, {4099, 2560}, {530, 5120}, {257, 272}, {333, 12288}, {20011, 544}};
+        const u32 shapes[][2] = {{1, 16}, {1, 32}, {17, 48}, {1000, 2576}, {1001, 2592}, {4099, 2560}, {530, 5120}, {257, 272}, {333, 12288}, {20011, 544}, {160, 9728}, {5120, 17408}};
         for (auto& s : shapes)
             for (u32 m = 1; m <= 8; m += quick ? 7 : 1)
                 for (Problem p : ways(b, s[0], s[1], m, false))
@@ -354,45 +361,45 @@ int main(int argc, char** argv) {
         check_nan(b);
         fflush(stdout);
     }
-    if (quick) return 0;
+    if (!only_time) return check_slots();
 
-    const u32 shapes[][2] = {{64128, 2560}, {64128, 5120}, {248320, 2560}, {10240, 2560}, {13312, 2560}, {2560, 12288}, {34816, 5120}, {5120, 17408}, {2560, 4096}, {248320, 5120}};
     fill_x(8 * 32768, 0);
-    for (auto& s : shapes) {
+    for (int a = 3; a < argc; a++) {
+        u32 s[2];
+        OK(sscanf(argv[a], "%ux%u", s, s + 1) != 2);
         u64 bytes = (u64)s[0] * s[1] * 9 / 16, n_vectors = bytes / 16;
-        double floor_us = 1e9;
-        for (int grid : {n_sm * 2, n_sm * 4, n_sm * 8}) {
-            int copies = (int)std::min<u64>(24, std::max<u64>(4, pool_codes_bytes / bytes));
-            double us = median_us([&](int i) {
+        auto wanted = [&](char what) { return strchr(strchr(argv[a], ':'), what) != nullptr; };
+        const int read_copies = (int)std::min<u64>(24, std::max<u64>(4, pool_codes_bytes / bytes));
+        for (u32 m = 1; m <= 8; m++) {
+            if (!wanted('0' + m)) continue;
+            std::vector<std::pair<std::string, Timed>> all;
+            all.push_back({"floor", Timed([&](int i) {
                 const u8* data = pool_codes + i * (bytes / 16 * 16);
                 u32* sink = (u32*)ids;
                 void* args[] = {&data, &n_vectors, &sink};
-                OK(cuLaunchKernel(read, grid, 1, 1, 512, 1, 1, 0, stream, args, 0));
-            }, copies);
-            floor_us = std::min(floor_us, us);
-        }
-        printf("floor %u x %u: %.2f us, %.0f GB/s\n", s[0], s[1], floor_us, bytes / floor_us / 1000);
-        for (u32 m : {1u, 2u, 4u, 8u})
-            for (bool argmax : {false, true}) {
-                std::vector<std::pair<double, std::string>> results;
-                for (auto& b : builds)
-                    for (const Problem& p : ways(b, s[0], s[1], m, argmax))
-                        for (int pdl = 0; pdl < 2; pdl++) {
-                            dependent = pdl;
-                            const char* kernel = (b.mma ? MMA : GEMV)[p.kernel];
-                            results.push_back({time_us(b, p), b.name + " " + (kernel + 6) + " s" + std::to_string(p.split) + (pdl ? "p" : "")});
-                            dependent = false;
-                        }
-                std::sort(results.begin(), results.end());
-                printf("%u x %u m%u %s:", s[0], s[1], m, argmax ? "argmax" : "logits");
-                for (size_t i = 0; i < results.size() && i < 4; i++)
-                    printf("  %.2f (%.1f%%) %s", results[i].first, 100 * floor_us / results[i].first, results[i].second.c_str());
-                printf("\n");
-                for (auto& r : results) fprintf(stderr, "%u x %u m%u %s %s %.2f\n", s[0], s[1], m, argmax ? "argmax" : "logits", r.second.c_str(), r.first);
+                OK(cuLaunchKernel(read, n_sm * 4, 1, 1, 512, 1, 1, 0, stream, args, 0));
+            }, read_copies)});
+            for (auto& b : builds)
+                for (int argmax = 0; argmax <= wanted('a'); argmax++)
+                    for (int pdl = !wanted('i'); pdl < 2; pdl++)
+                        for (u32 spare : wanted('g') && b.kind != FEW ? std::vector<u32>{0, 1, 4, 8} : std::vector<u32>{0})
+                            for (const Problem& p : ways(b, s[0], s[1], m, argmax, spare)) {
+                                dependent = pdl;
+                                std::string name = b.name + (argmax ? " argmax" : " logits") + " " + (kernels(b.kind)[p.kernel] + 6) + " s" + std::to_string(p.split);
+                                all.push_back({name + (pdl ? " p" : " i") + (spare ? " -" + std::to_string(spare) : ""), timed(b, p)});
+                                dependent = false;
+                            }
+            // Round after round, because the card's speed drifts.
+            for (int round = 0; round < 7; round++)
+                for (auto& [name, t] : all) t.round();
+            std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.second.median() < b.second.median(); });
+            for (auto& [name, t] : all) {
+                const double us = t.median();
+                printf("%u x %u m%u %s: %.2f (%.2f to %.2f)\n", s[0], s[1], m, name.c_str(), us, t.us.front(), t.us.back());
+                OK(cudaGraphExecDestroy(t.exec));
             }
+        }
         fflush(stdout);
     }
-    std::vector<u64> left((1 << 16) / 8);
-    OK(cudaMemcpy(left.data(), slots, 1 << 16, cudaMemcpyDeviceToHost));
-    printf("slots left in use: %d (expected 0)\n", (int)(left.size() - std::count(left.begin(), left.end(), 0)));
+    return check_slots();
 }

@@ -1,6 +1,7 @@
 """How `kernels/gemv.cu` and `kernels/gemv_mma.cu` are launched: which kernel, how warps share rows, how much shared memory.
 
-The same plan as the program's own (`src/gpu/gemv.rs`, `Plan::new`), figure for figure. No torch.
+The same plan as the program's own (`src/gpu/gemv.rs`, `Plan::new`), figure for figure, but for matrices of few rows, which
+no draft head is. No torch.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ MAX_M, BLOCK = 8, 16
 # As in gemv.cu: one vector.
 ONE_WARPS, ONE_STEP_K = 16, 512
 ONE_GROUPS = 2 * ONE_WARPS
-# As in gemv_mma.cu: several vectors, or rows that do not start at 16 bytes.
+# As in gemv_mma.cuh: several vectors, or rows that do not start at 16 bytes.
 WARPS, TILE_ROWS, STEP_K, SLOT_BYTES = 12, 32, 256, 4608
 # Fixed shared memory of the kernels, rounded up.
-FIXED_SHARED_BYTES = 1024
+FIXED_SHARED_BYTES = 1280
 SPLITS = (1, 2, 3, 4, 6, 12)
 KERNELS = {
     "gemv.cu": ("nvfp4_gemv", "nvfp4_gemv_few"),
@@ -60,7 +61,8 @@ def _one(n: int, k: int, card: Card) -> Plan:
     few = n * 4 <= grid * ONE_GROUPS * 5
     n_steps = -(-k // ONE_STEP_K)
     split = 2 if few or n_steps % 2 == 0 else 1
-    shared_bytes = -(-n_steps // split) * split * ONE_STEP_K * 2
+    # x, and the token ids of a block's rows
+    shared_bytes = -(-n_steps // split) * split * ONE_STEP_K * 2 + -(-n // grid) * 4
     return Plan("nvfp4_gemv_few" if few else "nvfp4_gemv", 1, split, grid, ONE_WARPS, shared_bytes)
 
 

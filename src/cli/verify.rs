@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::gpu::DeviceRequest;
+
 /// Compare a sidecar with the model it was made from, row by row
 ///
 /// Decodes every kept row and every MTP linear and sets it against its source; recomputes all error figures, which must
@@ -24,4 +26,7 @@ pub struct Verify {
     /// The folder that the MTP tensors came from, when it is another
     #[arg(long, value_name = "MODEL")]
     pub mtp_from: Option<PathBuf>,
+    /// Where hidden states are multiplied: auto, cpu, cuda or cuda:N; the figures are the same
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: DeviceRequest,
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::{
     checkpoint::Checkpoint,
     cli::verify::Verify,
+    gpu::DeviceRequest,
     quantize::Sources,
     report::{Terminal, Unit},
     sidecar::{self, DraftQuality, Sidecar, Verification},
@@ -23,7 +24,7 @@ pub fn run(args: &Verify, terminal: &Terminal) -> Result<ExitCode> {
     let found = check(&sidecar, sources, terminal)?;
     let quality = match &args.hidden_states {
         // A head that is not what the manifest says has no figures.
-        Some(path) if found.problems.is_empty() => Some(judge(&sidecar, sources, path, terminal)?),
+        Some(path) if found.problems.is_empty() => Some(judge(&sidecar, sources, path, args.device, terminal)?),
         _ => None,
     };
     if terminal.is_json() {
@@ -34,10 +35,18 @@ pub fn run(args: &Verify, terminal: &Terminal) -> Result<ExitCode> {
     Ok(if found.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn judge(sidecar: &Sidecar, sources: Sources<'_>, path: &Path, terminal: &Terminal) -> Result<DraftQuality> {
+fn judge(
+    sidecar: &Sidecar,
+    sources: Sources<'_>,
+    path: &Path,
+    device: DeviceRequest,
+    terminal: &Terminal,
+) -> Result<DraftQuality> {
+    let (device, why) = device.open()?;
+    terminal.say(why);
     let states = Checkpoint::open_file(path)?;
     let progress = terminal.progress("full head", Some(sidecar.manifest.target.target_rows as u64), Unit::Items);
-    let quality = sidecar::draft_quality(sidecar, sources, &states, &progress)?;
+    let quality = sidecar::draft_quality(sidecar, sources, &states, &device, &progress)?;
     progress.finish();
     let percent = |share: f64| format!("{:.2} %", 100.0 * share);
     terminal.say(format!(

@@ -7,7 +7,7 @@ use half::bf16;
 use super::{
     Gpu,
     device::explain,
-    kernels::{Arguments, Launch, launch},
+    kernels::{Arguments, Launch, launch, most_clusters},
 };
 use crate::nvfp4::BLOCK;
 
@@ -30,6 +30,10 @@ mod several {
     pub(super) const TILE_ROWS: u32 = 32;
     pub(super) const STEP_K: u32 = 256;
     pub(super) const SLOT_BYTES: u32 = 4608;
+    /// Of kernels/gemv_mma_few.cu: blocks that share tiles.
+    pub(super) const CLUSTER: u32 = 8;
+    /// The sums of a tile in one warp.
+    pub(super) const SUMS_BYTES: u32 = 1024;
 }
 
 /// What a product gives.
@@ -51,6 +55,8 @@ pub struct Card {
     /// Blocks of kernels/gemv.cu that a multiprocessor holds: 2 from compute capability 9.0 on, where fewer registers are
     /// needed, else 1.
     pub gemv_blocks: u32,
+    /// Clusters of kernels/gemv_mma_few.cu that run at a time; none before compute capability 9.0.
+    pub clusters: u32,
 }
 
 /// How the warps share one product.
@@ -107,15 +113,19 @@ impl Plan {
             split,
             grid,
             warps: one::WARPS,
-            shared_bytes: n_steps.next_multiple_of(split) * one::STEP_K * 2,
+            // x, and the token ids of a block's rows
+            shared_bytes: n_steps.next_multiple_of(split) * one::STEP_K * 2 + n.div_ceil(grid) * 4,
         }
     }
 
-    /// Up to eight vectors, kernels/gemv_mma.cu.
+    /// Up to eight vectors, kernels/gemv_mma.cu; kernels/gemv_mma_few.cu where there are few rows.
     fn several(n: u32, k: u32, m: u32, card: Card) -> Result<Self> {
         use several::{STEP_K, TILE_ROWS, WARPS};
         let ragged = !k.is_multiple_of(STEP_K) || n < TILE_ROWS;
         let n_steps = k.div_ceil(STEP_K);
+        if let Some(few) = Self::few(n, n_steps, m, card).filter(|_| !ragged) {
+            return Ok(few);
+        }
         // Fewer launches first, then the deeper prefetch.
         let mut choices = (1..=m).rev().flat_map(|m| [(m, 2), (m, 1)]).filter(|&(_, depth)| !ragged || depth == 1);
         let fits = |&(m, depth): &(u32, u32)| Self::several_bytes(n_steps, m, depth, WARPS) <= card.block_bytes;
@@ -140,11 +150,37 @@ impl Plan {
         Ok(Self { module: "gemv_mma", kernel, m, split, grid, warps: WARPS, shared_bytes })
     }
 
+    /// Few rows, kernels/gemv_mma_few.cu: hardly a tile for every multiprocessor (fitted on an H200). None: they are not
+    /// few, or the card has no clusters, or not all vectors fit.
+    fn few(n: u32, n_steps: u32, m: u32, card: Card) -> Option<Self> {
+        use several::{CLUSTER, SUMS_BYTES, TILE_ROWS, WARPS};
+        let tiles = n.div_ceil(TILE_ROWS);
+        let clusters = tiles.min(card.clusters);
+        if clusters == 0 || m == 1 || tiles * 2 > card.n_multiprocessors * 3 {
+            return None;
+        }
+        let tiles_per_cluster = tiles.div_ceil(clusters);
+        // The steps that the busiest warp takes.
+        let cost = |split: u32| tiles_per_cluster.div_ceil(WARPS / split) * n_steps.div_ceil(CLUSTER * split);
+        let splits = [1, 2, 3, 4, 6, 12].into_iter().filter(|split| CLUSTER * split <= n_steps);
+        let split = splits.min_by_key(|&split| cost(split))?;
+        let sums_bytes = tiles_per_cluster.div_ceil(CLUSTER) * CLUSTER * split * SUMS_BYTES;
+        let shared_bytes = Self::staged_bytes(n_steps.div_ceil(CLUSTER), m, 2) + sums_bytes;
+        let (module, kernel, grid) = ("gemv_mma_few", "nvfp4_mma_few", clusters * CLUSTER);
+        let plan = Self { module, kernel, m, split, grid, warps: WARPS, shared_bytes };
+        (shared_bytes <= card.block_bytes).then_some(plan)
+    }
+
     /// Dynamic shared memory of kernels/gemv_mma.cu: x, the weights in flight, and the sums of teams.
     fn several_bytes(n_steps: u32, m: u32, depth: u32, split: u32) -> u32 {
+        use several::{SUMS_BYTES, WARPS};
+        Self::staged_bytes(n_steps, m, depth) + if split > 1 { 2 * WARPS * SUMS_BYTES } else { 0 }
+    }
+
+    /// What kernels/gemv_mma.cu and gemv_mma_few.cu both have of it: x, and the weights in flight.
+    fn staged_bytes(n_steps: u32, m: u32, depth: u32) -> u32 {
         use several::{SLOT_BYTES, STEP_K, WARPS};
-        let sums = if split > 1 { 2 * WARPS * 8 * 128 } else { 0 };
-        n_steps * STEP_K * 2 * m + WARPS * depth * SLOT_BYTES + sums
+        n_steps * STEP_K * 2 * m + WARPS * depth * SLOT_BYTES
     }
 }
 
@@ -230,11 +266,19 @@ impl Gpu {
     pub fn plan(&self, n: u32, k: u32, m: u32) -> Result<Plan> {
         let card = Card {
             n_multiprocessors: u32::try_from(self.n_multiprocessors)?,
-            // 1 KiB: what the kernels have of fixed shared memory, rounded up.
-            block_bytes: self.shared_block_bytes.saturating_sub(1024),
+            // What the kernels have of fixed shared memory, rounded up.
+            block_bytes: self.shared_block_bytes.saturating_sub(1280),
             gemv_blocks: if self.capability >= (9, 0) { 2 } else { 1 },
+            clusters: if m > 1 && self.capability >= (9, 0) { self.clusters()? } else { 0 },
         };
         Plan::new(n, k, m, card)
+    }
+
+    /// Clusters of kernels/gemv_mma_few.cu that the card runs at a time, each block with all its shared memory.
+    fn clusters(&self) -> Result<u32> {
+        let kernel = self.kernel("gemv_mma_few", "nvfp4_mma_few_logits")?;
+        let shared_bytes = self.allow_shared(&kernel)?;
+        most_clusters(&kernel, several::CLUSTER, several::WARPS * 32, shared_bytes)
     }
 
     /// Puts the product into the stream. `dependent`: what stands in front of it in the stream is such a product too.
@@ -348,8 +392,8 @@ impl Gpu {
 mod tests {
     use super::*;
 
-    const H200: Card = Card { n_multiprocessors: 132, block_bytes: 231_424, gemv_blocks: 2 };
-    const SMALL: Card = Card { n_multiprocessors: 48, block_bytes: 100_352, gemv_blocks: 1 };
+    const H200: Card = Card { n_multiprocessors: 132, block_bytes: 231_424, gemv_blocks: 2, clusters: 15 };
+    const SMALL: Card = Card { n_multiprocessors: 48, block_bytes: 100_352, gemv_blocks: 1, clusters: 0 };
 
     #[test]
     fn every_shape_of_a_drafter_gets_a_plan_that_fits() {
@@ -379,11 +423,13 @@ mod tests {
         let one = include_str!("../../kernels/gemv.cu");
         constant(one, "WARPS", one::WARPS);
         constant(one, "STEP_K", one::STEP_K);
-        let several = include_str!("../../kernels/gemv_mma.cu");
+        let several = include_str!("../../kernels/gemv_mma.cuh");
         constant(several, "WARPS", several::WARPS);
         constant(several, "TILE_ROWS", several::TILE_ROWS);
         constant(several, "STEP_K", several::STEP_K);
         constant(several, "SLOT_BYTES", several::SLOT_BYTES);
+        constant(several, "SUMS", several::SUMS_BYTES / 128);
+        constant(include_str!("../../kernels/gemv_mma_few.cu"), "CLUSTER", several::CLUSTER);
         constant(include_str!("../../kernels/gemv.cuh"), "MAX_M", MAX_M);
         constant(include_str!("../../kernels/gemv_bf16.cu"), "WARPS", BF16_WARPS);
     }

@@ -22,8 +22,8 @@ use super::{Gpu, device::explain};
 /// A file of kernels.
 struct Module {
     name: &'static str,
-    /// For compute capability 8.0 to 8.9.
-    sm80: &'static str,
+    /// For compute capability 8.0 to 8.9; none where a kernel needs more.
+    sm80: Option<&'static str>,
     /// For 9.0 and later: conversion from E4M3 and dependent launches in hardware.
     sm90: &'static str,
 }
@@ -32,20 +32,27 @@ macro_rules! module {
     ($name:literal) => {
         Module {
             name: $name,
-            sm80: include_str!(concat!("../../kernels/ptx/", $name, ".sm80.ptx")),
+            sm80: Some(include_str!(concat!("../../kernels/ptx/", $name, ".sm80.ptx"))),
             sm90: include_str!(concat!("../../kernels/ptx/", $name, ".sm90.ptx")),
         }
     };
 }
 
-static MODULES: [Module; 5] =
-    [module!("floor"), module!("gemv"), module!("gemv_bf16"), module!("gemv_mma"), module!("nvfp4_quantize")];
+static MODULES: [Module; 7] = [
+    module!("floor"),
+    module!("gemv"),
+    module!("gemv_bf16"),
+    module!("gemv_mma"),
+    Module { name: "gemv_mma_few", sm80: None, sm90: include_str!("../../kernels/ptx/gemv_mma_few.sm90.ptx") },
+    module!("nvfp4_quantize"),
+    module!("head_logits"),
+];
 
 /// The identity of the kernels in this binary: sha256 over the name and the PTX of each, hexadecimal.
 pub fn kernels_sha256() -> String {
     let mut sha256 = Sha256::new();
     for module in &MODULES {
-        for text in [module.name, module.sm80, module.sm90] {
+        for text in [module.name, module.sm80.unwrap_or_default(), module.sm90] {
             sha256.update((text.len() as u64).to_le_bytes());
             sha256.update(text);
         }
@@ -91,7 +98,8 @@ impl Gpu {
             Some(loaded) => loaded.clone(),
             None => {
                 let Some(found) = MODULES.iter().find(|m| m.name == module) else { bail!("no kernels `{module}`") };
-                let ptx = if self.capability >= (9, 0) { found.sm90 } else { found.sm80 };
+                let ptx = if self.capability >= (9, 0) { Some(found.sm90) } else { found.sm80 };
+                let ptx = ptx.with_context(|| format!("the kernels `{module}` need compute capability 9.0"))?;
                 let loaded =
                     self.context.load_module(Ptx::from_src(ptx)).map_err(|e| explain(e, "load the kernels"))?;
                 modules.insert(module, loaded.clone());
@@ -150,6 +158,36 @@ pub(super) unsafe fn launch(
         .map_err(|e| explain(e, "launch a kernel"))
 }
 
+/// Clusters of `cluster` blocks that the card runs at a time.
+pub(super) fn most_clusters(function: &CudaFunction, cluster: u32, threads: u32, shared_bytes: u32) -> Result<u32> {
+    let mut attribute = sys::CUlaunchAttribute {
+        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        pad: [0; 4],
+        value: sys::CUlaunchAttributeValue {
+            clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 },
+        },
+    };
+    let config = sys::CUlaunchConfig {
+        gridDimX: cluster,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: shared_bytes,
+        hStream: ptr::null_mut(),
+        attrs: &raw mut attribute,
+        numAttrs: 1,
+    };
+    let mut n_clusters = 0;
+    #[expect(unsafe_code, reason = "cudarc has no safe form of this call")]
+    // SAFETY: all pointers are to live values, and the function is of a loaded module.
+    unsafe { sys::cuOccupancyMaxActiveClusters(&mut n_clusters, function.cu_function(), &raw const config) }
+        .result()
+        .map_err(|e| explain(e, "ask how many clusters fit"))?;
+    Ok(u32::try_from(n_clusters)?)
+}
+
 #[cfg(test)]
 mod tests {
     use sha2::{Digest, Sha256};
@@ -158,6 +196,8 @@ mod tests {
     use crate::nvfp4::{BLOCK, E2M1_MAX, E4M3_MAX, KERNEL_SAFE_MIN_CODE};
 
     const HEADER: &str = include_str!("../../kernels/nvfp4.cuh");
+    const HEADERS: [&str; 3] =
+        [HEADER, include_str!("../../kernels/gemv.cuh"), include_str!("../../kernels/gemv_mma.cuh")];
 
     #[test]
     fn the_embedded_ptx_was_made_from_these_sources() {
@@ -166,13 +206,15 @@ mod tests {
             include_str!("../../kernels/gemv.cu"),
             include_str!("../../kernels/gemv_bf16.cu"),
             include_str!("../../kernels/gemv_mma.cu"),
+            include_str!("../../kernels/gemv_mma_few.cu"),
             include_str!("../../kernels/nvfp4_quantize.cu"),
+            include_str!("../../kernels/head_logits.cu"),
         ];
         for (module, source) in MODULES.iter().zip(sources) {
-            let hash = Sha256::digest([HEADER, include_str!("../../kernels/gemv.cuh"), source].concat());
+            let hash = Sha256::digest([&HEADERS.concat(), source].concat());
             let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
             let expected = format!("// sources sha256: {hash}");
-            for ptx in [module.sm80, module.sm90] {
+            for ptx in module.sm80.into_iter().chain([module.sm90]) {
                 assert_eq!(ptx.lines().next(), Some(expected.as_str()), "`{}`: run kernels/embed", module.name);
                 assert!(ptx.contains("\n.version 8.7\n"), "`{}`: not the PTX that driver 570 loads", module.name);
             }
@@ -193,7 +235,7 @@ mod tests {
         assert_eq!(constant(HEADER, "BLOCK"), BLOCK as f64);
         assert_eq!(constant(HEADER, "E2M1_MAX"), f64::from(E2M1_MAX));
         assert_eq!(constant(HEADER, "E4M3_MAX"), f64::from(E4M3_MAX));
-        assert_eq!(constant(quantizer, "KERNEL_SAFE_MIN_CODE"), f64::from(KERNEL_SAFE_MIN_CODE));
+        assert_eq!(constant(HEADER, "KERNEL_SAFE_MIN_CODE"), f64::from(KERNEL_SAFE_MIN_CODE));
         assert_eq!(constant(quantizer, "MAX_CODE"), f64::from(crate::nvfp4::e4m3::MAX_CODE));
         assert_eq!(constant(quantizer, "ONE_CODE"), f64::from(crate::nvfp4::e4m3::ONE));
     }

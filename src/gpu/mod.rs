@@ -6,6 +6,7 @@
 
 mod device;
 mod gemv;
+mod head_logits;
 mod kernels;
 mod quantize;
 mod timing;

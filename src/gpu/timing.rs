@@ -143,7 +143,8 @@ impl Gpu {
             Work::Bf16 => (self.kernel("gemv_bf16", if m == 1 { "bf16_gemv1" } else { "bf16_gemv8" })?, None),
             Work::ReadNvfp4 | Work::ReadBf16 => (self.kernel("floor", "plain_read")?, None),
         };
-        let vectors = self.vectors(&x, m, n, None)?;
+        let token_ids: Vec<i32> = (0..i32::try_from(n)?).collect();
+        let vectors = self.vectors(&x, m, n, Some(&token_ids))?;
         let at = |slice: &CudaSlice<u8>| (slice.device_ptr(&self.stream).0, slice.len() as u64);
         let (codes, scales, bf16) = (at(&pool.codes), at(&pool.scales), at(&pool.bf16));
         Ok(Launcher { work, n, k, kernel, plan, vectors, global_scale, codes, scales, bf16 })

@@ -51,10 +51,11 @@ pub(crate) const STATES_AT_A_TIME: usize = 256;
 /// Rows decoded at a time.
 const ROWS_AT_A_TIME: usize = 64;
 
-/// Compares `head` with `reference`, row for row, on `states` `[n, k]`; `tile_done` is called after every 256 states.
+/// Compares `head` with `reference`, row for row, on `states` `[n, k]`. `logits` is [`logits`], or gives the same; it gets
+/// 256 states at a time.
 ///
 /// # Errors
-/// Whatever `tile_done` says.
+/// Whatever `logits` says.
 ///
 /// # Panics
 /// The heads differ in their number of rows, or states and rows in `k`.
@@ -63,18 +64,17 @@ pub fn compare(
     head: Head,
     k: usize,
     states: &[bf16],
-    mut tile_done: impl FnMut(usize) -> anyhow::Result<()>,
+    logits: impl Fn(Head, usize, &[bf16]) -> anyhow::Result<Vec<f32>>,
 ) -> anyhow::Result<Quality> {
     assert!(states.len().is_multiple_of(k), "{} values are no states of {k}", states.len());
     assert_eq!(reference.n_rows(k), head.n_rows(k), "heads of different sizes");
     let mut figures = Vec::with_capacity(states.len() / k);
     for states in states.chunks(STATES_AT_A_TIME * k) {
-        let (expected, found) = (logits(reference, k, states), logits(head, k, states));
+        let (expected, found) = (logits(reference, k, states)?, logits(head, k, states)?);
         let n_rows = reference.n_rows(k);
         figures.par_extend(
             expected.par_chunks_exact(n_rows).zip(found.par_chunks_exact(n_rows)).map(|(e, f)| StateFigures::of(e, f)),
         );
-        tile_done(states.len() / k)?;
     }
     Ok(summarize(&figures))
 }
@@ -98,7 +98,8 @@ pub fn logits(head: Head, k: usize, states: &[bf16]) -> Vec<f32> {
 }
 
 impl Head<'_> {
-    fn n_rows(&self, k: usize) -> usize {
+    /// Rows of `k` columns.
+    pub fn n_rows(&self, k: usize) -> usize {
         match self {
             Self::Bf16(weights) => weights.len() / k,
             Self::Nvfp4 { codes, .. } => codes.len() / (k / 2),

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::Sidecar;
 use crate::{
     checkpoint::{Checkpoint, Dtype},
+    gpu::Device,
     interrupt,
     nvfp4::quality::{self, Head, STATES_AT_A_TIME},
     quantize::{DRAFT_HEAD, Sources},
@@ -50,6 +51,7 @@ pub fn draft_quality(
     sidecar: &Sidecar,
     sources: Sources<'_>,
     states: &Checkpoint,
+    device: &Device,
     progress: &Progress,
 ) -> Result<DraftQuality> {
     let k = sidecar.manifest.target.hidden_size;
@@ -74,10 +76,12 @@ pub fn draft_quality(
         block_scales: part("weight_scale")?,
         global_scale: f32::from_le_bytes(global_scale),
     };
-    let same_rows = quality::compare(Head::Bf16(&rows), head, k, &states, |_| interrupt::check())?;
+    let logits = |head: Head, k: usize, states: &[bf16]| logits(device, head, k, states);
+    let same_rows = quality::compare(Head::Bf16(&rows), head, k, &states, logits)?;
 
-    let drafted: Vec<u32> = top_tokens(head, k, &states).map(|(row, _)| row_id(sidecar, row)).collect();
-    let expected = full_top_tokens(&full, k, &states, progress)?;
+    let drafted = top_tokens(device, head, k, &states)?;
+    let drafted: Vec<u32> = drafted.into_iter().map(|(row, _)| row_id(sidecar, row)).collect();
+    let expected = full_top_tokens(device, &full, k, &states, progress)?;
     let share = |n: usize| n as f64 / expected.len() as f64;
     let kept = expected.iter().filter(|id| sidecar.vocab.token_ids.binary_search(id).is_ok()).count();
     let agreed = expected.iter().zip(&drafted).filter(|(a, b)| a == b).count();
@@ -92,6 +96,15 @@ pub fn draft_quality(
         full_token_is_kept: share(kept),
         full_top1_agreement: share(agreed),
     })
+}
+
+/// The same digits on every device.
+fn logits(device: &Device, head: Head, k: usize, states: &[bf16]) -> Result<Vec<f32>> {
+    interrupt::check()?;
+    match device {
+        Device::Cpu => Ok(quality::logits(head, k, states)),
+        Device::Cuda(gpu) => gpu.head_logits(head, k, states),
+    }
 }
 
 fn row_id(sidecar: &Sidecar, row: usize) -> u32 {
@@ -117,19 +130,20 @@ fn read_states(file: &Checkpoint, k: usize) -> Result<Cow<'_, [bf16]>> {
 
 /// The row with the largest logit of each state, the first of equals, and the logit. The logits of a few states are in
 /// memory at a time, however many there are.
-fn top_tokens<'a>(head: Head<'a>, k: usize, states: &'a [bf16]) -> impl Iterator<Item = (usize, f32)> + 'a {
+fn top_tokens(device: &Device, head: Head, k: usize, states: &[bf16]) -> Result<Vec<(usize, f32)>> {
     let first = (0, f32::NEG_INFINITY);
     let larger = |best: (usize, f32), (row, &x): (usize, &f32)| if x > best.1 { (row, x) } else { best };
-    states.chunks(STATES_AT_A_TIME * k).flat_map(move |states| {
-        let logits = quality::logits(head, k, states);
-        let n_rows = logits.len() / (states.len() / k);
-        let top = move |logits: &[f32]| logits.iter().enumerate().fold(first, larger);
-        logits.chunks_exact(n_rows).map(top).collect::<Vec<_>>()
-    })
+    let mut top = Vec::with_capacity(states.len() / k);
+    for states in states.chunks(STATES_AT_A_TIME * k) {
+        let logits = logits(device, head, k, states)?;
+        top.extend(logits.chunks_exact(head.n_rows(k)).map(|row| row.iter().enumerate().fold(first, larger)));
+    }
+    Ok(top)
 }
 
 /// The token that the full head chooses in each state.
 fn full_top_tokens(
+    device: &Device,
     full: &crate::checkpoint::Tensor<'_>,
     k: usize,
     states: &[bf16],
@@ -138,10 +152,9 @@ fn full_top_tokens(
     let (n_rows, n_states) = (full.shape[0], states.len() / k);
     let mut best = vec![(0u32, f32::NEG_INFINITY); n_states];
     for first in (0..n_rows).step_by(ROWS_AT_A_TIME) {
-        interrupt::check()?;
         let end = (first + ROWS_AT_A_TIME).min(n_rows);
         let rows = full.bf16(first * k..end * k)?;
-        for (best, (row, logit)) in best.iter_mut().zip(top_tokens(Head::Bf16(&rows), k, states)) {
+        for (best, (row, logit)) in best.iter_mut().zip(top_tokens(device, Head::Bf16(&rows), k, states)?) {
             if logit > best.1 {
                 *best = (u32::try_from(first + row)?, logit);
             }

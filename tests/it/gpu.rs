@@ -4,7 +4,10 @@ use std::{path::Path, process::Command};
 
 use draftfast::{
     gpu::{Gpu, Output, Quantizer, Rows},
-    nvfp4::{self, BLOCK, QuantizeConfig, ScaleRule, Weight, e2m1, e4m3},
+    nvfp4::{
+        self, BLOCK, QuantizeConfig, ScaleRule, Weight, e2m1, e4m3,
+        quality::{self, Head},
+    },
 };
 use half::bf16;
 use safetensors::SafeTensors;
@@ -109,6 +112,36 @@ fn the_card_quantizes_random_shapes_to_the_cpus_bytes() {
     }
 }
 
+/// Weights of some range with zeros and outliers, and what any codes and any scales but NaN decode to.
+fn random_matrix(next: &mut impl FnMut() -> u32, rows: usize, k: usize) -> (Vec<bf16>, Vec<u8>, Vec<u8>) {
+    let spread = 2f32.powi(next() as i32 % 30 - 15);
+    let mut weight = || {
+        let uniform = next() as f32 / u32::MAX as f32 - 0.5;
+        bf16::from_f32(if next().is_multiple_of(11) { 0.0 } else { uniform * spread })
+    };
+    let weights = (0..rows * k).map(|_| weight()).collect();
+    let codes = (0..rows * k / 2).map(|_| next() as u8).collect();
+    (weights, codes, (0..rows * k / BLOCK).map(|_| (next() % 127) as u8).collect())
+}
+
+#[test]
+fn the_card_gives_the_cpus_logits_of_hidden_states_to_the_last_digit() {
+    let Some(gpu) = gpu() else { return };
+    let mut next = random(6);
+    for (rows, k, n_states) in [(1, 16, 1), (63, 48, 65), (300, 512, 7), (65, 2560, 130)] {
+        let (weights, codes, block_scales) = random_matrix(&mut next, rows, k);
+        let states: Vec<bf16> = (0..n_states * k).map(|_| bf16::from_f32(next() as f32 / 1e9 - 2.0)).collect();
+        let quantized = Head::Nvfp4 { codes: &codes, block_scales: &block_scales, global_scale: 1.5e-4 };
+        for head in [Head::Bf16(&weights), quantized] {
+            assert_eq!(
+                gpu.head_logits(head, k, &states).unwrap(),
+                quality::logits(head, k, &states),
+                "{rows} x {k}, {n_states} states"
+            );
+        }
+    }
+}
+
 /// y = W x in FP64, and the sum of |w x| and of |w|, by which errors are judged.
 fn reference(codes: &[u8], scales: &[u8], global_scale: f32, x: &[bf16], row: usize, k: usize) -> (f64, f64, f64) {
     let mut sums = (0.0, 0.0, 0.0);
@@ -137,6 +170,7 @@ fn the_card_multiplies_as_fp64_does_for_any_shape_and_any_activations() {
         (530, 5120),
         (257, 272),
         (96, 12288),
+        (2592, 4096),
     ] {
         let weights = n as usize * k as usize;
         let codes: Vec<u8> = (0..weights / 2).map(|_| next() as u8).collect();

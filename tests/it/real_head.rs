@@ -56,7 +56,10 @@ impl Quantized {
     fn quality(&self, head: &[bf16], states: &[bf16]) -> quality::Quality {
         let Self { codes, block_scales, global_scale } = self;
         let quantized = quality::Head::Nvfp4 { codes, block_scales, global_scale: *global_scale };
-        quality::compare(quality::Head::Bf16(head), quantized, K, states, |_| Ok(())).unwrap()
+        quality::compare(quality::Head::Bf16(head), quantized, K, states, |head, k, states| {
+            Ok(quality::logits(head, k, states))
+        })
+        .unwrap()
     }
 
     fn relative(&self, head: &[bf16]) -> f64 {

@@ -21,7 +21,7 @@ H200, GB10 = Card(132, 227 * 1024 - 1024, 2), Card(48, 99 * 1024 - 1024, 2)
         ("nvfp4.cuh", "BLOCK", "BLOCK"),
         ("gemv.cu", "WARPS", "ONE_WARPS"),
         ("gemv.cu", "STEP_K", "ONE_STEP_K"),
-        *(("gemv_mma.cu", name, name) for name in ("WARPS", "TILE_ROWS", "STEP_K", "SLOT_BYTES")),
+        *(("gemv_mma.cuh", name, name) for name in ("WARPS", "TILE_ROWS", "STEP_K", "SLOT_BYTES")),
     ],
 )
 def test_constants_are_those_of_the_kernels(file, name, ours):
