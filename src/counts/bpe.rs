@@ -18,8 +18,10 @@ use super::{
     hash::Folded,
     lanes::Lane,
     pairs::{EDGE, NONE, Pairs},
+    slots::Key,
     spec::Spec,
     token_bytes::TokenBytes,
+    whole::Whole,
 };
 
 /// Symbols below are the single bytes; above, each merge makes its own.
@@ -40,12 +42,14 @@ pub struct Merges {
     made: Vec<u32>,
     /// The id of each symbol.
     ids: Vec<u32>,
+    /// `None` where several merges make the same token.
+    whole: Option<Whole>,
 }
 
 /// Room for one pre-token, kept between calls.
 #[derive(Default)]
 pub struct Scratch {
-    lane: Lane,
+    lane: Lane<64, 136>,
     symbols: Vec<u32>,
     ranks: Vec<u32>,
     heap: BinaryHeap<Reverse<(u32, u32)>>,
@@ -80,13 +84,20 @@ impl Merges {
                 pairs.insert(pair[0], pair[1], rank as u32);
             }
         }
+        let ids: Vec<u32> = bytes.into_iter().chain(merged.iter().map(|(_, _, id)| *id)).collect();
+        let whole = is_own.then(|| {
+            let parts = merged.iter().map(|(left, right, _)| [left, right].map(|id| symbols[*id as usize]));
+            let parts: Vec<[u32; 2]> = (0..N_BYTES).map(|byte| [byte; 2]).chain(parts).collect();
+            Whole::new(&pairs, &parts, |symbol| tokens.get(ids[symbol as usize]))
+        });
         let mut merges = Self {
             byte_ranks: (0..1 << 16).map(|pair| pairs.rank(pair >> 8, pair & 0xff)).collect(),
             pairs,
             characters: vec![NONE; 1 << 16],
             straddled: Straddled::new(tokens),
             made: if is_own { Vec::new() } else { made.split_off(N_BYTES as usize) },
-            ids: bytes.into_iter().chain(merged.iter().map(|(_, _, id)| *id)).collect(),
+            ids,
+            whole,
         };
         merges.find_characters(&merged, &symbols, tokens);
         Ok(merges)
@@ -137,6 +148,20 @@ impl Merges {
         last.max(first.min(second))
     }
 
+    /// The symbol of the pre-token of a key that is found without merging.
+    #[inline(always)]
+    pub fn whole(&self, key: impl Key) -> Option<u32> {
+        self.whole.as_ref().and_then(|whole| whole.get(key.bytes(), key.n_bytes()))
+    }
+
+    /// Asks for what [`Self::whole`] reads.
+    #[inline(always)]
+    pub fn ask_whole(&self, key: impl Key) {
+        if let Some(whole) = &self.whole {
+            whole.prefetch(key.bytes());
+        }
+    }
+
     /// The ranks of pairs.
     pub fn pairs(&self) -> &Pairs {
         &self.pairs
@@ -176,17 +201,49 @@ impl Merges {
         self.start(bytes, |symbol| symbols.push(symbol));
         ranks.clear();
         ranks.extend(symbols.windows(2).map(|pair| self.pairs.rank(pair[0], pair[1])));
-        self.merge_heap(scratch);
+        ranks.push(NONE);
+        // Most are one character repeated: many pairs of the lowest rank at once.
+        while let Some(least) = ranks.iter().copied().min().filter(|least| *least != NONE) {
+            let n = symbols.len();
+            self.merge_least(least, symbols, ranks);
+            if (n - symbols.len()) * 16 < n {
+                self.merge_heap(scratch);
+                break;
+            }
+        }
         &scratch.symbols
     }
 
-    /// The symbols that merging starts from; whether all of them are bytes.
-    #[inline(always)]
-    pub fn start(&self, bytes: &[u8], mut push: impl FnMut(u32)) -> bool {
-        if !bytes.iter().any(|byte| is_three(*byte)) {
-            bytes.iter().for_each(|byte| push((*byte).into()));
-            return true;
+    /// Merges the pairs of the lowest rank from left to right; stops early where a merge makes a pair of a lower one.
+    fn merge_least(&self, least: u32, symbols: &mut Vec<u32>, ranks: &mut Vec<u32>) {
+        let rank = |left: Option<&u32>, right: Option<&u32>| match (left, right) {
+            (Some(left), Some(right)) => self.pairs.rank(*left, *right),
+            _ => NONE,
+        };
+        let (mut from, mut to, mut is_least) = (0, 0_usize, true);
+        while from < symbols.len() {
+            if is_least && ranks[from] == least {
+                let made = self.made(least);
+                let before = to.checked_sub(1);
+                let behind = rank(Some(&made), symbols.get(from + 2));
+                let ahead = rank(before.map(|before| &symbols[before]), Some(&made));
+                is_least = least < behind.min(ahead);
+                before.iter().for_each(|before| ranks[*before] = ahead);
+                (symbols[to], ranks[to]) = (made, behind);
+                from += 2;
+            } else {
+                (symbols[to], ranks[to]) = (symbols[from], ranks[from]);
+                from += 1;
+            }
+            to += 1;
         }
+        symbols.truncate(to);
+        ranks.truncate(to);
+    }
+
+    /// The symbols that merging starts from.
+    #[inline(always)]
+    pub fn start(&self, bytes: &[u8], mut push: impl FnMut(u32)) {
         let mut at = 0;
         while at < bytes.len() {
             match self.character(bytes, at) {
@@ -200,7 +257,6 @@ impl Merges {
                 }
             }
         }
-        false
     }
 
     /// The character at `at`, if it may start as a whole.
@@ -227,7 +283,6 @@ impl Merges {
         heap.extend(ranks.iter().zip(0..).filter(|(rank, _)| **rank != NONE).map(|(rank, i)| Reverse((*rank, i))));
         links.clear();
         links.extend((0..n).map(|i| (i.wrapping_sub(1), i + 1)));
-        ranks.push(NONE);
         while let Some(Reverse((rank, at))) = heap.pop() {
             if ranks[at as usize] != rank {
                 continue;

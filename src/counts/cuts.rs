@@ -86,6 +86,12 @@ pub fn is_three(byte: u8) -> bool {
     byte & 0xf0 == 0xe0
 }
 
+/// Whether a byte starts a character of three bytes; looks at all of them, many at a time.
+#[inline(always)]
+pub fn has_three(bytes: &[u8]) -> bool {
+    bytes.iter().fold(false, |found, byte| found | is_three(*byte))
+}
+
 #[inline]
 fn bit_of(pair: u64) -> usize {
     ((pair << 16).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - N_FILTER_BITS)) as usize

@@ -12,12 +12,12 @@ use super::{
     classes::NFC_CARE,
     cuts::{Cuts, is_three},
     hash::Folded,
-    lanes::merge_all,
+    masks::{Masks, N_BLOCK},
     pattern::{Pattern, Plan, recognise},
-    scan::{N_STARTS, Scanner},
+    scan::Scanner,
     spec::Spec,
     split::split,
-    table::{Key, N_AHEAD, N_KEY_BYTES, Table, gather},
+    table::Table,
     token_bytes::TokenBytes,
 };
 
@@ -144,29 +144,29 @@ impl Fast {
             // SAFETY: the processor has them.
             return unsafe { self.count_segment_avx2(segment, table) };
         }
-        self.count_segment_as_compiled(segment, table);
+        self.count_segment_as_compiled::<false>(segment, table);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     fn count_segment_avx2(&self, segment: &str, table: &mut Table) {
-        self.count_segment_as_compiled(segment, table);
+        self.count_segment_as_compiled::<true>(segment, table);
     }
 
     #[inline(always)]
-    fn count_segment_as_compiled(&self, segment: &str, table: &mut Table) {
+    fn count_segment_as_compiled<const AVX2: bool>(&self, segment: &str, table: &mut Table) {
         let bytes = segment.as_bytes();
         if let Pattern::Cl100k { marks_are_letters, n_digits } = self.plan.pattern {
             let scanner = Scanner { marks_are_letters, n_digits: n_digits as u32, cuts: self.cuts.as_ref() };
-            scanner.scan(
+            scanner.scan::<AVX2>(
                 segment,
                 #[inline(always)]
-                |starts| add_all(bytes, starts, table),
+                |starts| table.add_between(bytes, starts),
             );
         } else {
             let mut start = 0;
             split(self.plan.pattern, segment, |end| {
-                table.add(&bytes[start..end], 1);
+                table.add(&bytes[start..end]);
                 start = end;
             });
         }
@@ -174,64 +174,26 @@ impl Fast {
 
     /// Merges every pre-token of the table into the dense counts and empties the table.
     pub fn fold(&self, tally: &mut Tally) {
-        self.merge_part(&[&tally.table], 0, 1, &mut tally.counts);
-        tally.table = Table::default(); // gives the memory back
+        let table = std::mem::take(&mut tally.table);
+        self.fold_tables(&[table], std::slice::from_mut(&mut tally.counts));
     }
 
-    /// The counts of all tallies together, on as many threads; what several have seen is merged once.
-    pub fn fold_all(&self, mut tallies: Vec<Tally>) -> Vec<u64> {
-        let Some(mut counts) = tallies.first_mut().map(|tally| std::mem::take(&mut tally.counts)) else {
-            return Vec::new();
-        };
-        let tables: Vec<&Table> = tallies.iter().map(|tally| &tally.table).collect();
-        let n = tables.len();
-        on_threads(n, |i| gather(&tables, i, n));
-        let merged = on_threads(n, |i| {
-            let mut counts = vec![0; counts.len()];
-            self.merge_part(&tables, i, n, &mut counts);
-            counts
-        });
-        for more in merged.iter().chain(tallies.iter().skip(1).map(|tally| &tally.counts)) {
-            counts.iter_mut().zip(more).for_each(|(sum, count)| *sum += count);
-        }
-        counts
+    /// The counts of all tallies together.
+    pub fn fold_all(&self, tallies: Vec<Tally>) -> Vec<u64> {
+        let (tables, mut counts): (Vec<_>, Vec<_>) =
+            tallies.into_iter().map(|tally| (tally.table, tally.counts)).unzip();
+        self.fold_tables(&tables, &mut counts);
+        counts.into_iter().next().unwrap_or_default()
     }
 
-    /// Merges the pre-tokens in one of `n` parts of the tables.
-    fn merge_part(&self, tables: &[&Table], i: usize, n: usize, counts: &mut [u64]) {
-        #[cfg(target_arch = "x86_64")]
-        if has_avx2() {
-            #[expect(unsafe_code, reason = "vector instructions")]
-            // SAFETY: the processor has them.
-            return unsafe { self.merge_part_avx2(tables, i, n, counts) };
-        }
-        self.merge_part_as_compiled(tables, i, n, counts);
+    /// The merges.
+    pub(super) fn merges(&self) -> &Merges {
+        &self.merges
     }
 
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    fn merge_part_avx2(&self, tables: &[&Table], i: usize, n: usize, counts: &mut [u64]) {
-        self.merge_part_as_compiled(tables, i, n, counts);
-    }
-
-    #[inline(always)]
-    fn merge_part_as_compiled(&self, tables: &[&Table], i: usize, n: usize, counts: &mut [u64]) {
-        let mut by_symbol = vec![0; self.merges.ids().len()];
-        let mut long = Vec::new();
-        let merged = tables.iter().flat_map(|table| table.part(i, n)).filter(|(bytes, count)| {
-            let whole = if self.whole.is_empty() { None } else { self.whole.get(*bytes) };
-            whole.map(|id| counts[*id as usize] += count).is_none()
-        });
-        merge_all(&self.merges, merged, &mut by_symbol, |bytes, count| long.push((bytes, count)));
-        let mut scratch = Scratch::default();
-        for (bytes, count) in long {
-            for symbol in self.merges.merge_long(bytes, &mut scratch) {
-                by_symbol[*symbol as usize] += count;
-            }
-        }
-        for (id, count) in self.merges.ids().iter().zip(by_symbol) {
-            counts[*id as usize] += count;
-        }
+    /// The token that a pre-token is because the model ignores merges for it.
+    pub(super) fn whole_token(&self, bytes: &[u8]) -> Option<u32> {
+        if self.whole.is_empty() { None } else { self.whole.get(bytes).copied() }
     }
 
     /// Whether long texts may be cut at all: no added token reaches over a cut.
@@ -257,55 +219,14 @@ impl Fast {
     }
 }
 
-/// What `work` returns for each number below `n`, on as many threads.
-fn on_threads<T: Send>(n: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    if n == 1 {
-        return vec![work(0)];
-    }
-    let work = &work;
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..n).map(|i| scope.spawn(move || work(i))).collect();
-        let joined = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
-        joined.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    })
-}
-
 /// Whether the processor has the instructions that the hot loops are compiled for a second time.
 #[cfg(target_arch = "x86_64")]
-fn has_avx2() -> bool {
+pub(super) fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
         && is_x86_feature_detected!("lzcnt")
         && is_x86_feature_detected!("popcnt")
-}
-
-/// Counts the pre-tokens between the starts. The keys are made first, so that the lines of the table, which is larger
-/// than the near caches, are under way when they are needed.
-#[inline(always)]
-fn add_all(bytes: &[u8], starts: &[u32], table: &mut Table) {
-    let mut keys = [0; N_STARTS];
-    let mut n_keys = 0;
-    for pair in starts.windows(2) {
-        let (start, end) = (pair[0] as usize, pair[1] as usize);
-        let n = end - start;
-        match bytes[start..].first_chunk::<16>() {
-            Some(chunk) if n <= N_KEY_BYTES => {
-                let kept = Key::from_le_bytes(*chunk) & ((1 << (8 * n)) - 1);
-                keys[n_keys] = kept | (n as Key) << 120;
-                n_keys += 1;
-            }
-            _ => table.add(&bytes[start..end], 1),
-        }
-    }
-    let keys = &keys[..n_keys];
-    keys.iter().take(N_AHEAD).for_each(|key| table.prefetch(*key));
-    for (i, key) in keys.iter().enumerate() {
-        if let Some(ahead) = keys.get(i + N_AHEAD) {
-            table.prefetch(*ahead);
-        }
-        table.add_key(*key, 1);
-    }
 }
 
 /// The text in NFC; most texts are and are returned as they are.
@@ -318,29 +239,19 @@ fn nfc(text: &str) -> Cow<'_, str> {
 
 /// Whether a character stands in the text that could make it differ from its NFC.
 fn needs_care(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let mut at = 0;
-    while at < bytes.len() {
-        if let Some(chunk) = bytes[at..].first_chunk::<16>()
-            && u128::from_le_bytes(*chunk) & 0x8080_8080_8080_8080_8080_8080_8080_8080 == 0
-        {
-            at += 16;
-            continue;
-        }
-        // U+5000 to U+9FFF need no care (a test checks it); other characters are looked up.
-        let end = (at + 16).min(bytes.len());
-        while at < end {
-            match bytes[at] {
-                0..0x80 => at += 1,
-                0xe5..=0xe9 => at += 3,
-                _ => {
-                    let Some(c) = text[at..].chars().next() else { return false };
-                    if NFC_CARE.get(c as u32) == 1 {
-                        return true;
-                    }
-                    at += c.len_utf8();
-                }
+    let care = &*NFC_CARE;
+    let needs_care = |at: usize| text[at..].chars().next().is_some_and(|c| care.get(c as u32) == 1);
+    let (blocks, rest) = text.as_bytes().as_chunks::<N_BLOCK>();
+    let mut last = [0; N_BLOCK];
+    last[..rest.len()].copy_from_slice(rest);
+    for (i, block) in blocks.iter().chain([&last]).enumerate() {
+        // U+5000 to U+9FFF need no care (a test checks it).
+        let mut foreign = Masks::foreign(block);
+        while foreign != 0 {
+            if needs_care(i * N_BLOCK + foreign.trailing_zeros() as usize) {
+                return true;
             }
+            foreign &= foreign - 1;
         }
     }
     false

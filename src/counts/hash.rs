@@ -19,6 +19,12 @@ pub fn of_key(key: u128) -> u64 {
     fold(key as u64 ^ K, (key >> 64) as u64 ^ 0xd6e8_feb8_6659_fd93)
 }
 
+/// The hash of a key of at most 7 bytes with its length on top.
+#[inline]
+pub fn of_short_key(key: u64) -> u64 {
+    fold(key, K)
+}
+
 /// The hash of a long string.
 pub fn of_bytes(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();

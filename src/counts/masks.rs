@@ -9,7 +9,7 @@ use super::{
 pub const N_BLOCK: usize = 64;
 
 /// The classes of a block; every byte of a character carries its class.
-#[derive(Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Masks {
     /// First bytes of characters.
     pub lead: u64,
@@ -38,13 +38,25 @@ impl Masks {
         valid & !(self.letter | self.number | self.space | self.newline)
     }
 
-    /// The classes of a block that holds whole characters, `n` bytes of it valid.
+    /// First bytes of characters outside ASCII and U+5000 to U+9FFF.
     #[inline(always)]
-    pub fn new(block: &[u8; N_BLOCK], n: usize, marks_are_letters: bool) -> Self {
+    pub fn foreign(block: &[u8; N_BLOCK]) -> u64 {
         #[cfg(target_arch = "x86_64")]
         #[expect(unsafe_code, reason = "vector instructions")]
         // SAFETY: SSE2 is part of every x86-64 processor.
-        let mut masks = unsafe { Self::ascii(block) };
+        let masks = unsafe { Self::ascii(block) };
+        #[cfg(not(target_arch = "x86_64"))]
+        let masks = Self::ascii(block);
+        masks.lead & masks.wide & !masks.three
+    }
+
+    /// The classes of a block that holds whole characters, `n` bytes of it valid.
+    #[inline(always)]
+    pub fn new<const AVX2: bool>(block: &[u8; N_BLOCK], n: usize, marks_are_letters: bool) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        #[expect(unsafe_code, reason = "vector instructions")]
+        // SAFETY: SSE2 is part of every x86-64 processor; who passes `AVX2` has looked for it.
+        let mut masks = unsafe { if AVX2 { Self::ascii_avx2(block) } else { Self::ascii(block) } };
         #[cfg(not(target_arch = "x86_64"))]
         let mut masks = Self::ascii(block);
         let valid = u64::MAX >> (N_BLOCK - n);
@@ -61,10 +73,11 @@ impl Masks {
         masks
     }
 
-    #[inline]
+    #[inline(always)]
     fn add_wide(&mut self, block: &[u8; N_BLOCK], marks_are_letters: bool) {
         // Here `three` holds U+5000 to U+9FFF, which are all letters: a test checks it.
         self.letter |= self.three | self.three << 1 | self.three << 2;
+        let classes = &*CLASSES;
         let mut rest = self.wide & self.lead & !self.three;
         while rest != 0 {
             let at = rest.trailing_zeros() as usize;
@@ -77,7 +90,7 @@ impl Masks {
                 _ => (u32::from(first & 7) << 18 | byte(1) << 12 | byte(2) << 6 | byte(3), 4),
             };
             let bits = (u64::MAX >> (N_BLOCK - n)) << at;
-            match from_byte(CLASSES.get(c)) {
+            match from_byte(classes.get(c)) {
                 Class::Upper | Class::Lower | Class::Letter => {
                     self.letter |= bits;
                     self.three |= u64::from(is_three(first)) << at;
@@ -128,6 +141,44 @@ impl Masks {
         masks
     }
 
+    /// [`Self::ascii`] with vectors of 32 bytes.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn ascii_avx2(block: &[u8; N_BLOCK]) -> Self {
+        use std::arch::x86_64::{
+            _mm256_cmpeq_epi8, _mm256_cmpgt_epi8, _mm256_min_epu8, _mm256_movemask_epi8, _mm256_or_si256,
+            _mm256_set_epi64x, _mm256_set1_epi8, _mm256_sub_epi8,
+        };
+        let mut masks = Self::default();
+        for (i, part) in block.as_chunks::<32>().0.iter().enumerate() {
+            let word = |i: usize| {
+                let mut word = [0; 8];
+                word.copy_from_slice(&part[i * 8..i * 8 + 8]);
+                i64::from_le_bytes(word)
+            };
+            let x = _mm256_set_epi64x(word(3), word(2), word(1), word(0));
+            let equals = |byte: u8| _mm256_cmpeq_epi8(x, _mm256_set1_epi8(byte as i8));
+            let within = |y, first: u8, n: u8| {
+                let offset = _mm256_sub_epi8(y, _mm256_set1_epi8(first as i8));
+                _mm256_cmpeq_epi8(_mm256_min_epu8(offset, _mm256_set1_epi8(n as i8)), offset)
+            };
+            let bits = |mask| u64::from(_mm256_movemask_epi8(mask) as u32) << (i * 32);
+            let newline = _mm256_or_si256(equals(b'\n'), equals(b'\r'));
+            let blank = equals(b' ');
+            masks.letter |= bits(within(_mm256_or_si256(x, _mm256_set1_epi8(0x20)), b'a', 25));
+            masks.number |= bits(within(x, b'0', 9));
+            masks.newline |= bits(newline);
+            masks.blank |= bits(blank);
+            masks.space |= bits(_mm256_or_si256(within(x, b'\t', 4), blank)) & !bits(newline);
+            masks.apostrophe |= bits(equals(b'\''));
+            masks.lead |= bits(_mm256_cmpgt_epi8(x, _mm256_set1_epi8(-65)));
+            masks.wide |= bits(x);
+            masks.three |= bits(within(x, 0xe5, 4));
+        }
+        masks
+    }
+
     #[cfg(not(target_arch = "x86_64"))]
     #[inline]
     fn ascii(block: &[u8; N_BLOCK]) -> Self {
@@ -152,6 +203,22 @@ impl Masks {
 mod tests {
     use super::*;
 
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn wide_vectors_find_what_narrow_ones_find() {
+        if !is_x86_feature_detected!("avx2") {
+            println!("skipped: no AVX2");
+            return;
+        }
+        for first in 0..=255_u8 {
+            let block = std::array::from_fn(|i| first.wrapping_mul(i as u8 | 1).wrapping_add(i as u8 * 37));
+            #[expect(unsafe_code, reason = "vector instructions")]
+            // SAFETY: the processor has them.
+            let (narrow, wide) = unsafe { (Masks::ascii(&block), Masks::ascii_avx2(&block)) };
+            assert_eq!(narrow, wide, "{block:?}");
+        }
+    }
+
     #[test]
     fn the_shortcut_for_han_letters_holds() {
         assert!((0x5000..=0x9fff).all(|c| from_byte(CLASSES.get(c)) == Class::Letter));
@@ -160,7 +227,7 @@ mod tests {
     #[test]
     fn every_ascii_byte_has_its_class() {
         for byte in 0..0x80_u8 {
-            let masks = Masks::new(&[byte; N_BLOCK], N_BLOCK, true);
+            let masks = Masks::new::<false>(&[byte; N_BLOCK], N_BLOCK, true);
             let all = |mask: u64| mask == u64::MAX;
             let found = match from_byte(CLASSES.get(byte.into())) {
                 Class::Upper | Class::Lower => all(masks.letter),

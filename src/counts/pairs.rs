@@ -4,6 +4,8 @@
 //! not), and has the one cache line fetched that holds the rank; `answer` reads it. A caller with several pairs asks for
 //! all of them first.
 
+use std::hint::select_unpredictable;
+
 /// The number of no symbol, to stand beside the first and the last: it merges with nothing.
 pub const EDGE: u32 = (1 << 20) - 1;
 
@@ -75,9 +77,9 @@ impl Pairs {
     pub fn ask(&self, left: u32, right: u32) -> u32 {
         let key = key_of(left, right);
         let (word, bit) = filter_bit(key);
-        let may_merge = self.filter[word] >> bit & 1;
-        // No branch: there is no guessing this.
-        let bucket = (1 + (hash_of(key) >> self.shift)) & may_merge.wrapping_neg();
+        let may_merge = self.filter[word] >> bit & 1 != 0;
+        // There is no guessing this.
+        let bucket = select_unpredictable(may_merge, 1 + (hash_of(key) >> self.shift), 0);
         prefetch(&self.buckets[bucket as usize]);
         bucket as u32
     }

@@ -1,0 +1,124 @@
+//! Pre-tokens that merging makes one token of: found by their bytes, without merging.
+//!
+//! That a token stands in the vocabulary does not say that merging makes it (in Qwen3.5's 201 are never made). It does if
+//! it makes both parts of the token's merge, and leaves the boundary between them alone until that merge's turn. What
+//! stands at the boundary meanwhile follows from how the parts are made: going back in time, the last merge of the part
+//! made later is undone, and the pair that then meets must not merge earlier. Going back is possible where every merge
+//! ranks behind those that make its parts; tokens of other merges are left out, as are those too long for an entry.
+
+use rayon::prelude::*;
+
+use super::{
+    hash,
+    pairs::{NONE, Pairs, prefetch},
+};
+
+/// Bytes of the longest token that is found.
+const N_TOKEN_BYTES: usize = 12;
+
+/// Symbols below are bytes.
+const N_BYTES: u32 = 256;
+
+/// A token's bytes, filled up with zeros, and above them its symbol; 0 is no token.
+type Entry = u128;
+
+/// The part of an entry that holds the bytes.
+const BYTES: u128 = (1 << (8 * N_TOKEN_BYTES)) - 1;
+
+/// Tokens by their bytes.
+pub struct Whole {
+    entries: Vec<Entry>,
+}
+
+impl Whole {
+    /// Finds the tokens that merging makes. `parts` are the two symbols that each symbol is merged of, bytes first, and
+    /// `bytes` tells what a symbol stands for. No two merges make the same symbol.
+    pub fn new<'t>(pairs: &Pairs, parts: &[[u32; 2]], bytes: impl Fn(u32) -> &'t [u8]) -> Self {
+        let mut entries = vec![0; (parts.len() * 2).next_power_of_two()];
+        let mask = entries.len() - 1;
+        for symbol in made(pairs, parts) {
+            let token = bytes(symbol);
+            // A zero at the end is not told from what fills up.
+            if token.len() > N_TOKEN_BYTES || token.last() == Some(&0) {
+                continue;
+            }
+            let mut key = [0; 16];
+            key[..token.len()].copy_from_slice(token);
+            let key = u128::from_le_bytes(key);
+            let mut slot = hash_of(key) & mask;
+            while entries[slot] != 0 {
+                slot = (slot + 1) & mask;
+            }
+            entries[slot] = key | u128::from(symbol) << (8 * N_TOKEN_BYTES);
+        }
+        Self { entries }
+    }
+
+    /// Asks for the cache line of a pre-token that is looked up soon.
+    #[inline(always)]
+    pub fn prefetch(&self, bytes: u128) {
+        prefetch(&self.entries[hash_of(bytes & BYTES) & (self.entries.len() - 1)]);
+    }
+
+    /// The symbol of a pre-token of `n` bytes, filled up with zeros.
+    #[inline(always)]
+    pub fn get(&self, bytes: u128, n: usize) -> Option<u32> {
+        if n > N_TOKEN_BYTES || bytes >> (8 * n - 8) == 0 {
+            return None;
+        }
+        let mask = self.entries.len() - 1;
+        let mut slot = hash_of(bytes) & mask;
+        loop {
+            let entry = self.entries[slot];
+            if entry & BYTES == bytes {
+                return Some((entry >> (8 * N_TOKEN_BYTES)) as u32);
+            }
+            if entry == 0 {
+                return None;
+            }
+            slot = (slot + 1) & mask;
+        }
+    }
+}
+
+/// The symbols whose bytes merge to them.
+fn made(pairs: &Pairs, parts: &[[u32; 2]]) -> Vec<u32> {
+    let is_made_of = |symbol: u32| {
+        let [left, right] = parts[symbol as usize];
+        symbol < N_BYTES || (left.max(right) < symbol && stay_apart(pairs, parts, left, right, symbol))
+    };
+    let mut is_made: Vec<bool> = (0..parts.len() as u32).into_par_iter().map(is_made_of).collect();
+    for symbol in N_BYTES as usize..parts.len() {
+        is_made[symbol] &= parts[symbol].iter().all(|part| is_made.get(*part as usize) == Some(&true));
+    }
+    (0..parts.len() as u32).filter(|symbol| is_made[*symbol as usize]).collect()
+}
+
+/// Whether no pair merges over the boundary of two neighbours before `symbol` is made.
+fn stay_apart(pairs: &Pairs, parts: &[[u32; 2]], mut left: u32, mut right: u32, mut symbol: u32) -> bool {
+    // A part that nothing makes counts as a byte; the token is left out anyway.
+    let part = |of: u32, side: usize| parts.get(of as usize).map_or(0, |parts| parts[side]);
+    loop {
+        let rank = pairs.rank(left, right);
+        if rank != NONE && N_BYTES + rank < symbol {
+            return false;
+        }
+        if left.max(right) < N_BYTES {
+            return true;
+        }
+        // Of two that are made at the same time the left one is made first. A pair of the rank of that time merges
+        // before the right one, which lies behind it, but not before the left one.
+        if left > right {
+            symbol = left;
+            left = part(left, 1);
+        } else {
+            symbol = right + 1;
+            right = part(right, 0);
+        }
+    }
+}
+
+#[inline(always)]
+fn hash_of(bytes: u128) -> usize {
+    hash::of_key(bytes) as usize
+}
