@@ -325,14 +325,24 @@ fn single_bytes(tokens: &TokenBytes) -> Result<[u32; 256], String> {
 
 /// The ids of each merge, left, right and made, by rank.
 fn merged_ids(spec: &Spec<'_>, ids: &Ids<'_>) -> Result<Vec<(u32, u32, u32)>, String> {
+    let (vocab, merges) = (&spec.model.vocab.0, &spec.model.merges.0);
     let find = |token: &str| ids.get(token).copied().ok_or_else(|| format!("the merge token `{token}` is unknown"));
-    let merged = |joined: &mut String, (left, right): &(Cow<'_, str>, Cow<'_, str>)| {
-        joined.clear();
-        joined.push_str(left);
-        joined.push_str(right);
-        Ok((find(left)?, find(right)?, find(joined)?))
+    // Most vocabularies list what merges make in their order, with few others between: looked at there before it is
+    // searched for. Of a token listed twice the last place counts.
+    let is_listed_once = ids.len() == vocab.len();
+    let listed = |at: usize, left: &str, right: &str| {
+        let (token, id) = vocab.get(at).filter(|_| is_listed_once)?;
+        (token.strip_prefix(left) == Some(right)).then_some(*id)
     };
-    spec.model.merges.0.par_iter().map_init(String::new, merged).collect()
+    let merged = |n_before: &mut usize, (rank, (left, right)): (usize, &(Cow<'_, str>, Cow<'_, str>))| {
+        let made = match listed(rank.wrapping_add(*n_before), left, right) {
+            Some(made) => made,
+            None => find(&format!("{left}{right}"))?,
+        };
+        *n_before = (made as usize).wrapping_sub(rank);
+        Ok((find(left)?, find(right)?, made))
+    };
+    merges.par_iter().enumerate().map_init(|| N_BYTES as usize, merged).collect()
 }
 
 #[inline]
