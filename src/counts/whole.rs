@@ -112,7 +112,7 @@ fn stay_apart(pairs: &Pairs, parts: &[[u32; 2]], mut left: u32, mut right: u32, 
             symbol = left;
             left = part(left, 1);
         } else {
-            symbol = right + 1;
+            symbol = right.saturating_add(1);
             right = part(right, 0);
         }
     }
@@ -121,4 +121,75 @@ fn stay_apart(pairs: &Pairs, parts: &[[u32; 2]], mut left: u32, mut right: u32, 
 #[inline(always)]
 fn hash_of(bytes: u128) -> usize {
     hash::of_key(bytes) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Merges by the letter of the rule: the lowest rank first, of equal ones the leftmost.
+    fn merge(pairs: &Pairs, mut symbols: Vec<u32>) -> Vec<u32> {
+        let rank = |pair: &[u32]| pairs.rank(pair[0], pair[1]);
+        while let Some(at) = (1..symbols.len()).min_by_key(|at| rank(&symbols[at - 1..=*at]))
+            && rank(&symbols[at - 1..=at]) != NONE
+        {
+            symbols[at - 1] = N_BYTES + rank(&symbols[at - 1..=at]);
+            symbols.remove(at);
+        }
+        symbols
+    }
+
+    /// Merges of `a` to `c`, and what each symbol stands for; `n_moved` of them rank before those that make their parts.
+    fn made_up(seed: u64, n_moved: u64) -> (Pairs, Vec<[u32; 2]>, Vec<Vec<u8>>) {
+        let mut state = seed;
+        let mut random = |n: u64| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (state >> 33) % n
+        };
+        let mut tokens: Vec<Vec<u8>> = (b'a'..=b'c').map(|byte| vec![byte]).collect();
+        let mut merges: Vec<[Vec<u8>; 2]> = Vec::new();
+        while merges.len() < 60 {
+            let [left, right] = [0; 2].map(|_| tokens[random(tokens.len() as u64) as usize].clone());
+            let joined = [left.clone(), right.clone()].concat();
+            if joined.len() <= 9 && !tokens.contains(&joined) {
+                merges.push([left, right]);
+                tokens.push(joined);
+            }
+        }
+        (0..n_moved).for_each(|_| merges.swap(random(60) as usize, random(60) as usize));
+        let mut bytes: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
+        bytes.extend(merges.iter().map(|parts| parts.concat()));
+        let mut pairs = Pairs::with_capacity(merges.len());
+        let mut parts: Vec<[u32; 2]> = (0..N_BYTES).map(|byte| [byte; 2]).collect();
+        for (rank, [left, right]) in merges.iter().enumerate() {
+            let of = [left, right].map(|part| bytes.iter().position(|bytes| bytes == part).unwrap() as u32);
+            pairs.insert(of[0], of[1], rank as u32);
+            parts.push(of);
+        }
+        (pairs, parts, bytes)
+    }
+
+    #[test]
+    fn tokens_are_found_whole_exactly_where_merging_makes_them() {
+        let mut n_unmade = 0;
+        for seed in 0..400 {
+            let n_moved = seed % 4;
+            let (pairs, parts, bytes) = made_up(seed, n_moved);
+            let whole = Whole::new(&pairs, &parts, |symbol| &bytes[symbol as usize]);
+            for (symbol, token) in bytes.iter().enumerate().skip(1) {
+                let merged = merge(&pairs, token.iter().map(|byte| u32::from(*byte)).collect());
+                let is_made = merged == [symbol as u32];
+                n_unmade += usize::from(!is_made);
+                let mut key = [0; 16];
+                key[..token.len()].copy_from_slice(token);
+                let found = whole.get(u128::from_le_bytes(key), token.len());
+                let is_right = if n_moved == 0 { found.is_some() == is_made } else { found.is_none() || is_made };
+                assert!(
+                    is_right && found.is_none_or(|found| found as usize == symbol),
+                    "{seed}: {token:?}: {merged:?}"
+                );
+            }
+        }
+        assert!(n_unmade > 400, "the vocabularies are too easy: {n_unmade}");
+    }
 }

@@ -44,7 +44,12 @@ pub fn string(random: &mut Random, tokens: &[String], added: &[String]) -> Strin
             }
             _ => char::from_u32(random.below(0x3_0000) as u32).unwrap_or('x').to_string(),
         };
-        let n = if random.below(12) == 0 { 1 + random.below(40) } else { 1 };
+        // Long repeats are merged another way.
+        let n = match random.below(60) {
+            0..=4 => 1 + random.below(40),
+            5 => 1 + random.below(300),
+            _ => 1,
+        };
         (0..n).for_each(|_| text.push_str(&piece));
     }
     text
