@@ -19,6 +19,7 @@ pub fn run(args: &Diff, terminal: &Terminal) -> Result<()> {
         Side::open(path, vocab)
     });
     let counts = Counts::sum(args.counts.iter().map(|path| Counts::read(path)))?;
+    counts.iter().flat_map(|counts| &counts.warnings).for_each(|warning| terminal.warn(warning));
     let domains: Vec<Domain<'_>> = counts.as_ref().map(domains).unwrap_or_default();
     let found = compare(&a?, &b?, &domains)?;
     if terminal.is_json() {

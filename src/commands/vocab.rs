@@ -72,6 +72,7 @@ fn show_diff(args: &Diff, terminal: &Terminal) -> Result<()> {
     let (b, _) = read(&args.b, &args.reading, terminal)?;
     let tokenizer = args.tokenizer.as_deref().map(Tokenizer::open).transpose()?;
     let counts = Counts::sum(args.counts.iter().map(|path| Counts::read(path)))?;
+    counts.iter().flat_map(|counts| &counts.warnings).for_each(|warning| terminal.warn(warning));
     let domains: Vec<Domain<'_>> = counts.as_ref().map(domains).unwrap_or_default();
     let found = diff(&a, &b, &domains);
     if terminal.is_json() {

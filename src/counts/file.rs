@@ -188,7 +188,8 @@ impl Counts {
         Ok(repeated)
     }
 
-    /// The counts of all shards together, added as by [`Counts::merge`]; none of no shard.
+    /// The counts of all shards together, added as by [`Counts::merge`]; none of no shard. Files that stand in several
+    /// are among the warnings.
     ///
     /// # Errors
     /// A shard's own, or as [`Counts::merge`].
@@ -196,7 +197,9 @@ impl Counts {
         let mut shards = shards.into_iter();
         let Some(mut sum) = shards.next().transpose()? else { return Ok(None) };
         for shard in shards {
-            sum.merge(shard?)?;
+            let twice = |name| format!("the file `{name}` stands in more than one of the counts, and counts again");
+            let repeated = sum.merge(shard?)?.into_iter().map(twice);
+            sum.warnings.extend(repeated);
         }
         Ok(Some(sum))
     }

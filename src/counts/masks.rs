@@ -207,7 +207,6 @@ mod tests {
     #[test]
     fn wide_vectors_find_what_narrow_ones_find() {
         if !is_x86_feature_detected!("avx2") {
-            println!("skipped: no AVX2");
             return;
         }
         for first in 0..=255_u8 {

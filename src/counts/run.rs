@@ -150,7 +150,8 @@ fn count_domain(
     }
     let is_whole = options.extract.share == (0, 1 << 32); // a share of few documents may well be empty
     if state.domain()?.n_documents == 0 && is_whole && !options.allow_empty {
-        bail!("the corpus of domain `{domain}` holds no document ({} files read)", files.len());
+        let skipped = state.counts.warnings.last().map_or(String::new(), |warning| format!("; {warning}"));
+        bail!("the corpus of domain `{domain}` holds no document ({} files read{skipped})", files.len());
     }
     state.is_domain_done = true;
     state.n_blocks = 0;

@@ -91,6 +91,10 @@ fn merged_shards_equal_the_whole() {
     let repeated = draftfast(&["merge", &one, &one, "-o", &path("twice.counts")]);
     assert!(stderr(&repeated).contains("`a.txt` was counted before"), "{}", stderr(&repeated));
 
+    let read = || Counts::read(Path::new(&one));
+    let twice = Counts::sum([read(), read()]).unwrap().unwrap();
+    assert!(twice.warnings.iter().any(|warning| warning.contains("`a.txt`")), "{:?}", twice.warnings);
+
     let lines = write(dir.path(), "part-0", "97\t2\n");
     let output = draftfast(&["merge", &lines, "-o", &path("lines.counts")]);
     assert!(stderr(&output).contains("hint: say which tokenizer"), "{}", stderr(&output));
@@ -122,6 +126,7 @@ fn empty_corpora_and_other_encodings_are_errors() {
     let output = text(&dir.path().join("a.counts"));
     for (name, bytes, why) in [
         ("empty.jsonl", &b"\n"[..], "holds no document"),
+        ("skipped.jsonl", b"7\n", "1 record was skipped"),
         ("latin1.txt", b"caf\xe9", "is not UTF-8 at byte 3"),
         ("cut.jsonl.gz", b"\x1f\x8b\x08\x00", "truncated or damaged"),
     ] {
