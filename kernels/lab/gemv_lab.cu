@@ -1,6 +1,7 @@
 // Checks and times builds of gemv.cu, gemv_mma.cu and gemv_mma_few.cu against each other, all in one go:
-// ./gemv_lab DIR check | sanitize | time [NxK:M,M...]... (`a`: argmax too, `i`: independent launches too, `g`: smaller grids too), where DIR holds `gemv[-NAME].cubin`, `mma[-NAME].cubin`,
-// `few-cCLUSTER[-NAME].cubin` and floor.cubin (or .ptx). Results: one line a measurement, on stdout.
+// ./gemv_lab DIR check | sanitize | time [NxK:M,M...]..., where DIR holds `gemv[-NAME].cubin`, `mma[-NAME].cubin`,
+// `few-cCLUSTER[-NAME].cubin` and floor.cubin. Letters behind a shape's M: `a`, argmax too; `i`, independent launches too; `g`,
+// smaller grids too. Results: one line a measurement, on stdout. A build that waits for itself hangs: run it under `timeout`.
 //
 // Times are medians over replays of a CUDA graph of launches that rotate through copies of the weights, so that L2
 // does not serve them. The reference is FP64, a thread block a row, over the same bytes.
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "reference.cuh"
+#include "timed.cuh"
 
 // ------------------------------------------------------------------------------------ builds
 
@@ -60,7 +62,6 @@ double *ref_y, *ref_weight, *ref_row;
 int *token_ids, *ids;
 u64* slots;
 float* values;
-cudaStream_t stream;
 const double GS = 0.000123;
 
 struct Problem {
@@ -136,46 +137,6 @@ void launch(const Build& b, const Problem& p, const u8* codes, const u8* scales)
     CUlaunchConfig config = {grid, 1, 1, (b.kind == ONE ? GEMV_WARPS : MMA_WARPS) * 32, 1, 1, bytes, stream, &attribute, dependent ? 1u : 0u};
     OK(cuLaunchKernelEx(&config, p.argmax ? b.argmax[p.kernel] : b.logits[p.kernel], p.argmax ? argmax : logits, 0));
 }
-
-// A graph of launches, and how long one of them took in each round of replays.
-struct Timed {
-    cudaGraphExec_t exec;
-    int copies;
-    std::vector<double> us;
-
-    Timed(const std::function<void(int)>& one, int n) : copies(n) {
-        cudaGraph_t graph;
-        OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-        for (int i = 0; i < copies; i++) one(i);
-        OK(cudaStreamEndCapture(stream, &graph));
-        OK(cudaGraphInstantiate(&exec, graph, 0));
-        OK(cudaGraphDestroy(graph));
-    }
-    // The median of a few replays.
-    void round() {
-        std::vector<float> times;
-        cudaEvent_t begin, end;
-        OK(cudaEventCreate(&begin));
-        OK(cudaEventCreate(&end));
-        for (int i = 0; i < 6; i++) {
-            OK(cudaEventRecord(begin, stream));
-            OK(cudaGraphLaunch(exec, stream));
-            OK(cudaEventRecord(end, stream));
-            OK(cudaEventSynchronize(end));
-            float ms;
-            OK(cudaEventElapsedTime(&ms, begin, end));
-            if (i > 0) times.push_back(ms * 1000 / copies);
-        }
-        OK(cudaEventDestroy(begin));
-        OK(cudaEventDestroy(end));
-        std::sort(times.begin(), times.end());
-        us.push_back(times[times.size() / 2]);
-    }
-    double median() {
-        std::sort(us.begin(), us.end());
-        return us[us.size() / 2];
-    }
-};
 
 int copies_of(u64 n, u64 k) { return (int)std::min<u64>(24, std::max<u64>(4, pool_codes_bytes / (n * k / 2))); }
 
