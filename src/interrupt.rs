@@ -42,10 +42,15 @@ fn truncated_under_us() {
     signal_hook::low_level::exit(1);
 }
 
+/// Whether a signal has arrived.
+pub fn is_requested() -> bool {
+    REQUESTED.load(Ordering::Relaxed)
+}
+
 /// # Errors
 /// `interrupted`, once a signal has arrived.
 pub fn check() -> Result<()> {
-    if REQUESTED.load(Ordering::Relaxed) {
+    if is_requested() {
         bail!("interrupted: nothing was written");
     }
     Ok(())

@@ -32,13 +32,6 @@ pub(super) enum Reading {
     InTurn,
 }
 
-impl Reading {
-    /// What suits `n_files` that are hashed at once.
-    pub(super) fn of(n_files: usize) -> Self {
-        if n_files < rayon::current_num_threads() { Self::Ahead } else { Self::InTurn }
-    }
-}
-
 /// The sha256 of a file in lower-case hexadecimal.
 ///
 /// # Errors
@@ -80,7 +73,7 @@ fn in_turn(file: &File, mut hash: impl FnMut(&[u8]) -> Result<()>) -> Result<()>
 }
 
 /// Reads until `chunk` is full or the file ends; returns the bytes read.
-fn fill(mut file: &File, chunk: &mut [u8]) -> Result<usize> {
+pub(super) fn fill(mut file: &File, chunk: &mut [u8]) -> Result<usize> {
     let mut n_read = 0;
     while n_read < chunk.len() {
         match file.read(&mut chunk[n_read..]) {

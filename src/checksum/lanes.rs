@@ -2,25 +2,73 @@
 //! fill the wait, and hash about twice as fast as one message after the other.
 #![expect(unsafe_code, reason = "the processor's SHA-256 instructions")]
 
-use sha2::{Digest, Sha256};
+use sha2::{Digest, Sha256, block_api::compress256};
 
 /// Messages at a time: more would not fit the vector registers.
 pub(super) const LANES: usize = 3;
 
-/// The digests of messages of the same length, a multiple of 64 bytes, and of each the largest of its 16-bit words without
-/// their highest bit: the rounds leave the processor time for it.
-pub(super) fn sha256_lanes(messages: [&[u8]; LANES]) -> [([u8; 32], u16); LANES] {
+/// Bytes of a block.
+pub(super) const BLOCK_BYTES: usize = 64;
+
+/// The state of a digest before the first block: FIPS 180-4, 5.3.3.
+#[rustfmt::skip]
+pub(super) const START: [u32; 8] = [
+    0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
+];
+
+/// Whether the processor has instructions for the rounds.
+pub(super) fn is_fast() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::is_x86_feature_detected as has;
-        let n_bytes = messages[0].len();
-        let fits = n_bytes.is_multiple_of(64) && messages.iter().all(|message| message.len() == n_bytes);
-        if fits && has!("sha") && has!("sse4.1") && has!("ssse3") {
-            // SAFETY: the processor has the instructions, and the messages have the same whole number of blocks.
-            return unsafe { x86::digests(messages) };
-        }
+        has!("sha") && has!("sse4.1") && has!("ssse3")
     }
-    messages.map(|message| (Sha256::digest(message).into(), largest_magnitude(message)))
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}
+
+/// Takes as many blocks of each message into its state. Returns of each message the largest of its 16-bit words without
+/// their highest bit: the rounds leave the processor time for it.
+pub(super) fn compress(states: &mut [[u32; 8]; LANES], messages: [&[[u8; BLOCK_BYTES]]; LANES]) -> [u16; LANES] {
+    assert!(messages.iter().all(|message| message.len() == messages[0].len()), "messages of different lengths");
+    #[cfg(target_arch = "x86_64")]
+    if is_fast() {
+        // SAFETY: the processor has the instructions, and the messages have the same number of blocks.
+        return unsafe { x86::compress(states, messages) };
+    }
+    states.iter_mut().zip(messages).for_each(|(state, message)| compress256(state, message));
+    messages.map(|message| largest_magnitude(message.as_flattened()))
+}
+
+/// The digest from the state after all whole blocks, the bytes left, and the length of the message.
+pub(super) fn finish(mut state: [u32; 8], tail: &[u8], n_bytes: u64) -> [u8; 32] {
+    let mut last = [[0; BLOCK_BYTES]; 2];
+    let n_blocks = if tail.len() + 9 > BLOCK_BYTES { 2 } else { 1 };
+    let bytes = last[..n_blocks].as_flattened_mut();
+    bytes[..tail.len()].copy_from_slice(tail);
+    bytes[tail.len()] = 0x80;
+    let n = bytes.len();
+    bytes[n - 8..].copy_from_slice(&(n_bytes * 8).to_be_bytes());
+    compress256(&mut state, &last[..n_blocks]);
+    let mut digest = [0; 32];
+    digest.as_chunks_mut().0.iter_mut().zip(state).for_each(|(bytes, word)| *bytes = word.to_be_bytes());
+    digest
+}
+
+/// The digests of messages of the same length, a multiple of [`BLOCK_BYTES`], and of each what [`compress`] says.
+pub(super) fn sha256_lanes(messages: [&[u8]; LANES]) -> [([u8; 32], u16); LANES] {
+    if !is_fast() || messages.iter().any(|message| !message.len().is_multiple_of(BLOCK_BYTES)) {
+        return messages.map(|message| (Sha256::digest(message).into(), largest_magnitude(message)));
+    }
+    let mut states = [START; LANES];
+    let largest = compress(&mut states, messages.map(|message| message.as_chunks().0));
+    let mut digests = [([0; 32], 0); LANES];
+    for (lane, found) in digests.iter_mut().enumerate() {
+        *found = (finish(states[lane], &[], messages[lane].len() as u64), largest[lane]);
+    }
+    digests
 }
 
 /// The largest 16-bit word, little-endian, without its highest bit: of BF16 and FP16 numbers the largest magnitude.
@@ -32,7 +80,7 @@ pub(super) fn largest_magnitude(bytes: &[u8]) -> u16 {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::LANES;
+    use super::{BLOCK_BYTES, LANES};
 
     /// FIPS 180-4, 4.2.2.
     #[rustfmt::skip]
@@ -46,52 +94,43 @@ mod x86 {
         0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
         0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
     ];
-    /// FIPS 180-4, 5.3.3.
-    #[rustfmt::skip]
-    const H: [u32; 8] = [
-        0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
-    ];
-
     /// A, B, E, F and C, D, G, H of each message, from the highest lane down, as the instructions take them.
     type States = [[__m128i; 2]; LANES];
 
     /// # Safety
-    /// The processor has SHA, SSE4.1 and SSSE3; the messages have the same length, a multiple of 64 bytes.
+    /// The processor has SHA, SSE4.1 and SSSE3; the messages have the same number of blocks.
     #[target_feature(enable = "sha,sse4.1,ssse3")]
-    pub(super) unsafe fn digests(messages: [&[u8]; LANES]) -> [([u8; 32], u16); LANES] {
-        let [a, b, c, d, e, f, g, h] = H.map(u32::cast_signed);
-        let mut states = [[_mm_set_epi32(a, b, e, f), _mm_set_epi32(c, d, g, h)]; LANES];
-        let n_bytes = messages[0].len();
-        let mut last = [0; 64];
-        last[0] = 0x80;
-        last[56..].copy_from_slice(&(n_bytes as u64 * 8).to_be_bytes());
+    pub(super) unsafe fn compress(
+        states: &mut [[u32; 8]; LANES],
+        messages: [&[[u8; BLOCK_BYTES]]; LANES],
+    ) -> [u16; LANES] {
+        let mut vectors = [[_mm_setzero_si128(); 2]; LANES];
+        for (vectors, state) in vectors.iter_mut().zip(&*states) {
+            let [a, b, c, d, e, f, g, h] = state.map(u32::cast_signed);
+            *vectors = [_mm_set_epi32(a, b, e, f), _mm_set_epi32(c, d, g, h)];
+        }
         // SAFETY: the pointers are good for the blocks that the lengths say.
-        let largest = unsafe {
-            let largest = compress(&mut states, messages.map(<[u8]>::as_ptr), n_bytes / 64);
-            compress(&mut states, [last.as_ptr(); LANES], 1);
-            largest
-        };
-        let mut digests = [([0; 32], 0); LANES];
-        for ((found, [abef, cdgh]), largest) in digests.iter_mut().zip(states).zip(largest) {
-            let (digest, found_largest) = found;
-            // There is an instruction for the smallest of eight: of their complements.
-            let smallest = _mm_minpos_epu16(_mm_xor_si128(largest, _mm_set1_epi16(-1)));
-            *found_largest = !(_mm_cvtsi128_si32(smallest) as u16);
+        let largest = unsafe { rounds(&mut vectors, messages.map(|m| m.as_ptr().cast()), messages[0].len()) };
+        for (state, [abef, cdgh]) in states.iter_mut().zip(vectors) {
             let [a, b] = [_mm_extract_epi32::<3>(abef), _mm_extract_epi32::<2>(abef)];
             let [c, d] = [_mm_extract_epi32::<3>(cdgh), _mm_extract_epi32::<2>(cdgh)];
             let [e, f] = [_mm_extract_epi32::<1>(abef), _mm_extract_epi32::<0>(abef)];
             let [g, h] = [_mm_extract_epi32::<1>(cdgh), _mm_extract_epi32::<0>(cdgh)];
-            for (bytes, word) in digest.chunks_exact_mut(4).zip([a, b, c, d, e, f, g, h]) {
-                bytes.copy_from_slice(&word.to_be_bytes());
-            }
+            *state = [a, b, c, d, e, f, g, h].map(i32::cast_unsigned);
         }
-        digests
+        let mut found = [0; LANES];
+        for (found, largest) in found.iter_mut().zip(largest) {
+            // There is an instruction for the smallest of eight: of their complements.
+            let smallest = _mm_minpos_epu16(_mm_xor_si128(largest, _mm_set1_epi16(-1)));
+            *found = !(_mm_cvtsi128_si32(smallest) as u16);
+        }
+        found
     }
 
     /// # Safety
     /// The processor has the instructions, and each pointer is good for `n_blocks` times 64 bytes.
     #[target_feature(enable = "sha,sse4.1,ssse3")]
-    unsafe fn compress(states: &mut States, messages: [*const u8; LANES], n_blocks: usize) -> [__m128i; LANES] {
+    unsafe fn rounds(states: &mut States, messages: [*const u8; LANES], n_blocks: usize) -> [__m128i; LANES] {
         let mut largest = [_mm_setzero_si128(); LANES];
         let big_endian = _mm_set_epi64x(0x0c0d_0e0f_0809_0a0b, 0x0405_0607_0001_0203);
         for block in 0..n_blocks {
@@ -148,6 +187,18 @@ mod tests {
             let messages = [&bytes[..n_bytes], &bytes[n_bytes..2 * n_bytes], &bytes[2 * n_bytes..3 * n_bytes]];
             let one_by_one = messages.map(|message| (Sha256::digest(message).into(), largest_magnitude(message)));
             assert_eq!(sha256_lanes(messages), one_by_one, "{n_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_digest_is_finished_from_any_number_of_bytes_left() {
+        let bytes: Vec<u8> = (0..64 + 63).collect();
+        for n_left in 0..64 {
+            let mut states = [START; LANES];
+            compress(&mut states, [bytes[..64].as_chunks().0; LANES]);
+            let message = &bytes[..64 + n_left];
+            let found = states.map(|state| finish(state, &message[64..], message.len() as u64));
+            assert_eq!(found, [<[u8; 32]>::from(Sha256::digest(message)); LANES], "{n_left}");
         }
     }
 }

@@ -10,9 +10,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use rayon::prelude::*;
 
-use super::{Expected, Reading, files_below, sha256_read, stay_inside};
+use super::{Expected, files_below, sha256_files, stay_inside};
 use crate::{
     error::Hint,
     output::{StagedDir, write_file},
@@ -153,12 +152,14 @@ fn digests(dir: &Path, known: BTreeMap<String, String>, progress: &Progress) -> 
     if names.is_empty() {
         bail!("`{}` has no files", dir.display());
     }
-    let reading = Reading::of(names.len());
-    let digest = |name: String| {
-        let sha256 = known.get(&name).cloned().map_or_else(|| sha256_read(&dir.join(&name), reading, progress), Ok)?;
-        Ok((name, sha256))
-    };
-    names.into_par_iter().map(digest).collect()
+    let unknown: Vec<_> = names.iter().filter(|name| !known.contains_key(*name)).cloned().collect();
+    let paths: Vec<_> = unknown.iter().map(|name| dir.join(name)).collect();
+    let mut digests = known;
+    digests.retain(|name, _| names.binary_search(name).is_ok());
+    for (name, sha256) in unknown.into_iter().zip(sha256_files(&paths, progress)?) {
+        digests.insert(name, sha256?);
+    }
+    Ok(digests)
 }
 
 #[cfg(test)]

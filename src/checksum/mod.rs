@@ -7,20 +7,20 @@ mod digest;
 mod lanes;
 mod list;
 mod pointer;
+mod together;
 mod tree;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use rayon::prelude::*;
 
 pub use digest::sha256_file;
-use digest::{Reading, sha256_read};
 pub use list::{LIST_NAME, add_list, format_list, read_list, write_list};
 pub use pointer::read_pointers;
+use together::sha256_files;
 pub use tree::{PIECE_BYTES, Tree, tree_sha256};
 
-use crate::{interrupt, report::Progress};
+use crate::report::Progress;
 
 /// A file and the digest it should have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,30 +53,30 @@ pub enum Outcome {
 /// # Errors
 /// Interrupted.
 pub fn check(expected: &[Expected], progress: &Progress) -> Result<Vec<Outcome>> {
-    let reading = Reading::of(expected.len());
-    expected.par_iter().map(|file| check_one(file, reading, progress)).collect()
+    let mut outcomes: Vec<Option<Outcome>> = expected.iter().map(outcome_without_reading).collect();
+    let unread: Vec<usize> = (0..expected.len()).filter(|&i| outcomes[i].is_none()).collect();
+    let paths: Vec<PathBuf> = unread.iter().map(|&i| expected[i].path.clone()).collect();
+    for (i, found) in unread.into_iter().zip(sha256_files(&paths, progress)?) {
+        outcomes[i] = Some(match found {
+            Ok(sha256) if sha256 == expected[i].sha256 => Outcome::Ok,
+            Ok(_) => Outcome::Failed,
+            Err(error) => Outcome::Unreadable(format!("{error:#}")),
+        });
+    }
+    Ok(outcomes.into_iter().flatten().collect())
 }
 
-fn check_one(expected: &Expected, reading: Reading, progress: &Progress) -> Result<Outcome> {
+/// `None` when the file must be hashed.
+fn outcome_without_reading(expected: &Expected) -> Option<Outcome> {
     let metadata = match expected.path.metadata() {
         Ok(metadata) => metadata,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Outcome::Missing),
-        Err(e) => return Ok(Outcome::Unreadable(e.to_string())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Some(Outcome::Missing),
+        Err(e) => return Some(Outcome::Unreadable(e.to_string())),
     };
     if !metadata.is_file() {
-        return Ok(Outcome::Unreadable("not a regular file".to_owned()));
+        return Some(Outcome::Unreadable("not a regular file".to_owned()));
     }
-    if expected.n_bytes.is_some_and(|n| n != metadata.len()) {
-        return Ok(Outcome::Failed);
-    }
-    match sha256_read(&expected.path, reading, progress) {
-        Ok(sha256) if sha256 == expected.sha256 => Ok(Outcome::Ok),
-        Ok(_) => Ok(Outcome::Failed),
-        Err(e) => {
-            interrupt::check()?;
-            Ok(Outcome::Unreadable(format!("{:#}", e)))
-        }
-    }
+    expected.n_bytes.is_some_and(|n| n != metadata.len()).then_some(Outcome::Failed)
 }
 
 /// The files below `dir`, as sorted relative paths with `/`. Links are followed only to files inside `dir`.

@@ -296,6 +296,25 @@ fn stacked_experts_are_kept_and_counted_by_their_share() {
 }
 
 #[test]
+fn linears_packed_by_compressed_tensors_are_refused_with_a_way_out() {
+    let dir = tiny("qwen3.5-dense");
+    edit_headers(&model(&dir), |header| {
+        if let Some(tensor) = header.remove("mtp.layers.0.mlp.down_proj.weight") {
+            header.insert("mtp.layers.0.mlp.down_proj.weight_packed".to_owned(), tensor);
+        }
+    });
+    let error = plain_recipe(&model(&dir)).unwrap_err();
+    assert!(
+        format!("{error:#}").ends_with(
+            "tensor `mtp.layers.0.mlp.down_proj.weight` is missing: this checkpoint holds \
+             `mtp.layers.0.mlp.down_proj.weight_packed`, already quantized"
+        ),
+        "{error:#}"
+    );
+    assert!(hints(&error).iter().any(|hint| hint.contains("--mtp-from")));
+}
+
+#[test]
 fn a_linear_that_is_already_nvfp4_is_kept_as_it_is() {
     let dir = tiny("qwen3.8-flash-next");
     // The expert's triple plays a shared expert's part: same shapes.
