@@ -39,6 +39,11 @@ impl Chunk {
     }
 
     /// All of it.
+    pub fn bytes(&self) -> &[u8] {
+        &self.allocated[self.begin..][..CHUNK_BYTES]
+    }
+
+    /// All of it.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.allocated[self.begin..][..CHUNK_BYTES]
     }

@@ -31,7 +31,7 @@ pub(super) fn is_fast() -> bool {
 
 /// Takes as many blocks of each message into its state. Returns of each message the largest of its 16-bit words without
 /// their highest bit: the rounds leave the processor time for it.
-pub(super) fn compress(states: &mut [[u32; 8]; LANES], messages: [&[[u8; BLOCK_BYTES]]; LANES]) -> [u16; LANES] {
+pub(super) fn compress<const N: usize>(states: &mut [[u32; 8]; N], messages: [&[[u8; BLOCK_BYTES]]; N]) -> [u16; N] {
     assert!(messages.iter().all(|message| message.len() == messages[0].len()), "messages of different lengths");
     #[cfg(target_arch = "x86_64")]
     if is_fast() {
@@ -80,7 +80,7 @@ pub(super) fn largest_magnitude(bytes: &[u8]) -> u16 {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{BLOCK_BYTES, LANES};
+    use super::BLOCK_BYTES;
 
     /// FIPS 180-4, 4.2.2.
     #[rustfmt::skip]
@@ -94,17 +94,14 @@ mod x86 {
         0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
         0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
     ];
-    /// A, B, E, F and C, D, G, H of each message, from the highest lane down, as the instructions take them.
-    type States = [[__m128i; 2]; LANES];
-
     /// # Safety
     /// The processor has SHA, SSE4.1 and SSSE3; the messages have the same number of blocks.
     #[target_feature(enable = "sha,sse4.1,ssse3")]
-    pub(super) unsafe fn compress(
-        states: &mut [[u32; 8]; LANES],
-        messages: [&[[u8; BLOCK_BYTES]]; LANES],
-    ) -> [u16; LANES] {
-        let mut vectors = [[_mm_setzero_si128(); 2]; LANES];
+    pub(super) unsafe fn compress<const N: usize>(
+        states: &mut [[u32; 8]; N],
+        messages: [&[[u8; BLOCK_BYTES]]; N],
+    ) -> [u16; N] {
+        let mut vectors = [[_mm_setzero_si128(); 2]; N];
         for (vectors, state) in vectors.iter_mut().zip(&*states) {
             let [a, b, c, d, e, f, g, h] = state.map(u32::cast_signed);
             *vectors = [_mm_set_epi32(a, b, e, f), _mm_set_epi32(c, d, g, h)];
@@ -118,7 +115,7 @@ mod x86 {
             let [g, h] = [_mm_extract_epi32::<1>(cdgh), _mm_extract_epi32::<0>(cdgh)];
             *state = [a, b, c, d, e, f, g, h].map(i32::cast_unsigned);
         }
-        let mut found = [0; LANES];
+        let mut found = [0; N];
         for (found, largest) in found.iter_mut().zip(largest) {
             // There is an instruction for the smallest of eight: of their complements.
             let smallest = _mm_minpos_epu16(_mm_xor_si128(largest, _mm_set1_epi16(-1)));
@@ -127,16 +124,22 @@ mod x86 {
         found
     }
 
+    /// A state is A, B, E, F and C, D, G, H, from the highest lane down, as the instructions take them.
+    ///
     /// # Safety
     /// The processor has the instructions, and each pointer is good for `n_blocks` times 64 bytes.
     #[target_feature(enable = "sha,sse4.1,ssse3")]
-    unsafe fn rounds(states: &mut States, messages: [*const u8; LANES], n_blocks: usize) -> [__m128i; LANES] {
-        let mut largest = [_mm_setzero_si128(); LANES];
+    unsafe fn rounds<const N: usize>(
+        states: &mut [[__m128i; 2]; N],
+        messages: [*const u8; N],
+        n_blocks: usize,
+    ) -> [__m128i; N] {
+        let mut largest = [_mm_setzero_si128(); N];
         let big_endian = _mm_set_epi64x(0x0c0d_0e0f_0809_0a0b, 0x0405_0607_0001_0203);
         for block in 0..n_blocks {
             let before = *states;
             // The last sixteen words of each message's schedule, four a vector.
-            let mut schedule = [[_mm_setzero_si128(); 4]; LANES];
+            let mut schedule = [[_mm_setzero_si128(); 4]; N];
             for ((words, message), largest) in schedule.iter_mut().zip(messages).zip(&mut largest) {
                 for (i, words) in words.iter_mut().enumerate() {
                     // SAFETY: within the block.

@@ -9,7 +9,6 @@ use std::{
 
 use anyhow::{Context, Result};
 use rayon::prelude::*;
-use sha2::block_api::compress256;
 
 use super::{
     digest::{Reading, fill, sha256_read},
@@ -89,12 +88,12 @@ impl<'a> Lane<'a> {
         Ok(n >= BLOCK_BYTES)
     }
 
-    fn blocks(&mut self) -> &[[u8; BLOCK_BYTES]] {
-        self.chunk.bytes_mut()[self.begin..self.end].as_chunks().0
+    fn blocks(&self) -> &[[u8; BLOCK_BYTES]] {
+        self.chunk.bytes()[self.begin..self.end].as_chunks().0
     }
 
-    fn digest(&mut self) -> String {
-        let tail = &self.chunk.bytes_mut()[self.begin..self.end];
+    fn digest(&self) -> String {
+        let tail = &self.chunk.bytes()[self.begin..self.end];
         hex(&finish(self.state, tail, self.n_bytes))
     }
 }
@@ -116,14 +115,11 @@ impl<'a> Worker<'a> {
                 prepare(lane, take, &mut self.found);
             }
             let mut live: Vec<&mut Lane<'a>> = self.lanes.iter_mut().flatten().collect();
-            let Some(n_blocks) = live.iter_mut().map(|lane| lane.blocks().len()).min() else { break };
+            let Some(n_blocks) = live.iter().map(|lane| lane.blocks().len()).min() else { break };
             match &mut live[..] {
-                [lane] => {
-                    let mut state = lane.state;
-                    compress256(&mut state, lane.blocks());
-                    lane.state = state;
-                }
-                lanes => compress_lanes(lanes, n_blocks),
+                [a, b, c] => compress_lanes([a, b, c], n_blocks),
+                [a, b] => compress_lanes([a, b], n_blocks),
+                lanes => lanes.iter_mut().for_each(|lane| compress_lanes([lane], n_blocks)),
             }
             for lane in live {
                 lane.begin += n_blocks * BLOCK_BYTES;
@@ -159,15 +155,12 @@ fn prepare<'a>(
     }
 }
 
-/// Hashes `n_blocks` of two or three files.
-fn compress_lanes(lanes: &mut [&mut Lane<'_>], n_blocks: usize) {
+/// Hashes `n_blocks` of each file.
+fn compress_lanes<const N: usize>(lanes: [&mut Lane<'_>; N], n_blocks: usize) {
     const { assert!(CHUNK_BYTES.is_multiple_of(BLOCK_BYTES)) };
-    let mut states = [START; LANES];
-    states.iter_mut().zip(&*lanes).for_each(|(state, lane)| *state = lane.state);
-    let blocks: Vec<&[[u8; BLOCK_BYTES]]> = lanes.iter_mut().map(|lane| &lane.blocks()[..n_blocks]).collect();
-    // A lane without a file hashes another's blocks, for nothing.
-    compress(&mut states, std::array::from_fn(|i| blocks[i.min(blocks.len() - 1)]));
-    lanes.iter_mut().zip(states).for_each(|(lane, state)| lane.state = state);
+    let mut states = lanes.each_ref().map(|lane| lane.state);
+    compress(&mut states, lanes.each_ref().map(|lane| &lane.blocks()[..n_blocks]));
+    lanes.into_iter().zip(states).for_each(|(lane, state)| lane.state = state);
 }
 
 #[cfg(test)]
