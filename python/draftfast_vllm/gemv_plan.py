@@ -1,6 +1,6 @@
 """How `kernels/gemv.cu` and `kernels/gemv_mma.cu` are launched: which kernel, how warps share rows, how much shared memory.
 
-The same plan as the program's own (`src/gpu/gemv.rs`, `Plan::new`), figure for figure, but for matrices of few rows, which
+The same plan as the program's own (`src/gpu/plan.rs`, `Plan::new`), figure for figure, but for matrices of few rows, which
 no draft head is. No torch.
 """
 

@@ -8,11 +8,13 @@ mod device;
 mod gemv;
 mod head_logits;
 mod kernels;
+mod plan;
 mod quantize;
 mod timing;
 
 pub use device::{Device, DeviceRequest, Gpu};
-pub use gemv::{MAX_M, Nvfp4Matrix, Output, Plan, Vectors};
+pub use gemv::{Nvfp4Matrix, Output, Vectors};
 pub use kernels::kernels_sha256;
+pub use plan::{Card, MAX_M, Plan};
 pub use quantize::{Quantizer, Rows};
 pub use timing::{Pool, Work};

@@ -10,8 +10,9 @@ use half::bf16;
 use super::{
     Gpu,
     device::explain,
-    gemv::{MAX_M, Nvfp4At, Output, Plan, Vectors},
+    gemv::{Nvfp4At, Output, Vectors},
     kernels::{Arguments, Launch, launch},
+    plan::{MAX_M, Plan},
 };
 
 /// Bytes that the rotation of weights covers at least, in level-2 caches: enough that none of it is found there.
