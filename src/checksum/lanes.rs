@@ -1,5 +1,5 @@
-//! SHA-256 of several messages at once. Each round of one message waits for the round before it; rounds of three messages
-//! fill the wait, and hash about twice as fast as one message after the other.
+//! SHA-256 of several messages at once. Each round of one message waits for the round before it; rounds of two or three
+//! messages fill the wait, and hash about twice as fast as one message after the other.
 #![expect(unsafe_code, reason = "the processor's SHA-256 instructions")]
 
 use sha2::{Digest, Sha256, block_api::compress256};
