@@ -197,7 +197,7 @@ __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__
     if (dependent) fetch_first();
     wait_for_predecessor();
     const float global_scale = *w.global_scale;
-    Staging<Place, TOP, 2> staging(x, w.k / 8, w.k / 8, 1, Place());
+    Staging<Place, TOP, 4> staging(x, w.k / 8, w.k / 8, 1, Place());
     if (!dependent) fetch_first();
     if (threadIdx.x == 0) largest = 0;
     if (w.k < n_steps * split * STEP_K)
