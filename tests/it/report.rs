@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use sha2::Digest;
-
 use crate::{draftfast, stderr, stdout};
 
 /// A sidecar of the demo with a plan.
@@ -84,7 +82,7 @@ fn pictures_are_well_formed_and_without_script() {
     }
 }
 
-/// Writes other names or figures into a record of a sidecar, as its maker could: the drafter names the manifest's digest.
+/// Writes other names or figures into a record of a sidecar, as its maker could: the drafter names the manifest's provenance.
 fn rewrite(path: &str, name: &str, change: impl FnOnce(&mut serde_json::Value)) {
     let file = Path::new(path).join(name);
     let mut record = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -93,9 +91,10 @@ fn rewrite(path: &str, name: &str, change: impl FnOnce(&mut serde_json::Value)) 
     if name == "manifest.json" {
         let drafter = Path::new(path).join("drafter.safetensors");
         let mut weights = fs::read(&drafter).unwrap();
-        let key = b"draftfast.manifest_sha256\":\"";
+        let key = b"draftfast.provenance_sha256\":\"";
         let at = weights.windows(key.len()).position(|window| window == key).unwrap() + key.len();
-        let digest: String = sha2::Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let manifest: draftfast::sidecar::Manifest = serde_json::from_slice(&bytes).unwrap();
+        let digest = manifest.provenance_sha256().unwrap();
         weights[at..at + 64].copy_from_slice(digest.as_bytes());
         fs::write(drafter, weights).unwrap();
     }
