@@ -18,6 +18,7 @@ use crate::{
 /// The sidecar or the model cannot be read.
 pub fn run(args: &Verify, terminal: &Terminal) -> Result<ExitCode> {
     let sidecar = Sidecar::open(&args.sidecar)?;
+    sidecar.check_finished()?;
     let target = Checkpoint::open(&args.model)?;
     let mtp_from = args.mtp_from.as_deref().map(Checkpoint::open).transpose()?;
     let sources = Sources { target: &target, mtp_from: mtp_from.as_ref() };

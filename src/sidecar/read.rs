@@ -5,11 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::{DRAFTER_NAME, FORMAT_VERSION, MANIFEST_NAME, Manifest, metadata};
 use crate::{
     checkpoint::Checkpoint,
+    checksum::LIST_NAME,
     error::Hint,
     input::read_file,
     vocab::{
@@ -52,6 +53,17 @@ impl Sidecar {
         check_metadata(drafter.metadata(), &manifest, &vocab)
             .hint("the files of this sidecar are not of one build: build it again")?;
         Ok(Self { dir: dir.to_owned(), manifest, vocab, drafter })
+    }
+
+    /// # Errors
+    /// There is no `sha256sums.txt`. It is written last, so what a killed run left has none.
+    pub fn check_finished(&self) -> Result<()> {
+        let list = self.dir.join(LIST_NAME);
+        if list.is_file() {
+            return Ok(());
+        }
+        Err(anyhow!("`{}` is missing: the run that wrote this sidecar did not end, or a file was lost", list.display()))
+            .hint("build it again; if nothing else is missing, `draftfast verify-sha DIR --write` makes the list anew")
     }
 }
 

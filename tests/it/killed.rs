@@ -11,8 +11,9 @@ use std::{
 
 use crate::{draftfast, stderr};
 
-/// Kills of each of the two kinds.
-const N_MOMENTS: usize = 30;
+/// Builds that must have been killed before they ended, half of them over an older output; and how often it may be tried.
+const N_KILLS: usize = 50;
+const MAX_TRIES: u64 = 400;
 
 type Contents = BTreeMap<String, Vec<u8>>;
 
@@ -98,20 +99,24 @@ fn contents(dir: &Path) -> Contents {
 #[test]
 fn a_build_killed_at_any_moment_leaves_the_old_output_or_none_and_runs_again() {
     let bench = Bench::new();
-    let mut n_killed = 0;
-    for moment in 0..2 * N_MOMENTS {
-        let has_old = moment % 2 == 1;
+    let (mut n_killed, mut tries, mut whole_run) = (0, 0, bench.whole_run);
+    while n_killed < N_KILLS {
+        assert!(tries < MAX_TRIES, "only {n_killed} of {MAX_TRIES} builds were killed before they ended");
+        tries += 1;
+        let has_old = n_killed % 2 == 1;
         if has_old {
             assert!(bench.build("out", "400").status().unwrap().success());
         }
-        let share = RandomState::new().hash_one(moment) as f64 / u64::MAX as f64;
-        let delay = bench.whole_run.mul_f64(1.05 * share);
+        let share = RandomState::new().hash_one(tries) as f64 / u64::MAX as f64;
+        let delay = whole_run.mul_f64(1.05 * share);
         n_killed += usize::from(bench.kill_after(delay));
-        bench.check(has_old, &format!("killed after {delay:?} of {:?}, old: {has_old}", bench.whole_run));
+        bench.check(has_old, &format!("killed after {delay:?} of {whole_run:?}, old: {has_old}"));
+        let begin = Instant::now();
         assert!(bench.build("out", "500").status().unwrap().success(), "killed after {delay:?}, and again");
+        // Other tests run beside this one: the length of a run changes.
+        whole_run = begin.elapsed();
         assert!(contents(&bench.at("out")) == bench.new, "killed after {delay:?}, and again: other bytes");
         assert_eq!(bench.outputs(), [bench.at("out")], "what the killed run left is cleaned up");
         fs::remove_dir_all(bench.at("out")).unwrap();
     }
-    assert!(n_killed >= 50, "only {n_killed} of {} builds were killed before they ended", 2 * N_MOMENTS);
 }

@@ -155,6 +155,16 @@ fn verify_names_the_tensor_whose_bytes_changed() {
 }
 
 #[test]
+fn verify_refuses_a_sidecar_without_its_checksums_which_are_written_last() {
+    let shop = Workshop::new("qwen3.5-dense");
+    let out = shop.built("out", &[]);
+    fs::remove_file(out.join("sha256sums.txt")).unwrap();
+    let output = draftfast(&["verify", out.to_str().unwrap(), "--model", shop.at("model").to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("sha256sums.txt` is missing"), "{}", stderr(&output));
+}
+
+#[test]
 fn verify_finds_rows_in_the_wrong_order_even_with_a_manifest_to_match() {
     // The manifest's own figures cannot be trusted to catch this: a writer with swapped rows would record them too.
     let shop = Workshop::new("qwen3.5-dense");
