@@ -1,7 +1,7 @@
 """The error figures of a sidecar's draft head, computed again from the target that is loaded.
 
 The manifest records, over all rows, the sums of squared errors and of squared weights and the largest error. With the same
-arithmetic (F32 within a block of 16, F64 from block to block, as `src/nvfp4/error_rows.rs`) the target that the sidecar was
+arithmetic (F32 over the same columns of sixteen blocks, F64 from there on, as `src/nvfp4/error_rows.rs`) the target that the sidecar was
 made from gives the same numbers, whatever rule chose the codes; one weight that differs changes them.
 """
 
@@ -16,6 +16,7 @@ from draftfast_vllm import nvfp4
 
 # The order of F64 additions is all that may differ.
 TOLERANCE = 1e-11
+BLOCKS_PER_RUN = 16
 
 
 @dataclass(frozen=True)
@@ -53,21 +54,27 @@ NONE = Figures(0.0, 0.0, 0.0)
 
 def figures(weights: torch.Tensor, codes: torch.Tensor, block_scales: torch.Tensor, global_scale: float) -> Figures:
     """Of F32 rows [n, k] against codes U8 [n, k/2] and E4M3 scales [n, k/16]."""
-    n, k = weights.shape
-    if n == 0:
+    if len(weights) == 0:
         return NONE
     # Squares of tiny weights would underflow: everything is scaled by a power of two near 1 / global_scale, which is exact.
     power = 2.0 ** (1 - min(max(math.frexp(global_scale)[1], -124), 127))
-    x = (weights * power).view(n, k // nvfp4.BLOCK, nvfp4.BLOCK)
-    decoded = nvfp4.decode(codes, block_scales, global_scale * power).view_as(x)
-    difference = decoded - x
-    sum_error, sum_weight = torch.zeros_like(x[..., 0]), torch.zeros_like(x[..., 0])
-    for column in range(nvfp4.BLOCK):
-        sum_error += difference[..., column].square()
-        sum_weight += x[..., column].square()
+    x = weights * power
+    difference = nvfp4.decode(codes, block_scales, global_scale * power).view_as(x) - x
+    sum_error, sum_weight = sum_sq_by_column(difference), sum_sq_by_column(x)
     unscale = 1.0 / (power * power)
     return Figures(
         float(sum_error.double().sum()) * unscale,
         float(sum_weight.double().sum()) * unscale,
         float(difference.abs().max()) / power,
     )
+
+
+def sum_sq_by_column(values: torch.Tensor) -> torch.Tensor:
+    """Squares of F32 [n, k] summed in F32 over up to sixteen blocks that follow each other: [n, runs, 16]."""
+    run = BLOCKS_PER_RUN * nvfp4.BLOCK
+    padded = torch.nn.functional.pad(values, (0, -values.shape[1] % run))
+    blocks = padded.view(len(values), -1, BLOCKS_PER_RUN, nvfp4.BLOCK)
+    sums = torch.zeros_like(blocks[:, :, 0])
+    for block in range(BLOCKS_PER_RUN):
+        sums += blocks[:, :, block].square()
+    return sums
