@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import statistics
+from collections.abc import Callable
 
 import torch
 
@@ -49,22 +50,27 @@ def head_kernel(
 
 
 def time_us(head: DraftHead, m: int) -> float:
-    """Median time of one argmax, from a CUDA graph: as it will be run, without the launches of Python."""
+    """Median time of one argmax."""
     x = torch.randn(m, head.input_size_per_partition, dtype=head.params_dtype, device="cuda")
+    return graph_us(lambda: head.argmax(x))
+
+
+def graph_us(call: Callable[[], object], n_calls: int = N_CALLS, n_replays: int = N_REPLAYS) -> float:
+    """Median time of one call, from replays of a CUDA graph of `n_calls`: as it will be run, without the launches of Python."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        head.argmax(x)
+        call()
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        for _ in range(N_CALLS):
-            head.argmax(x)
+        for _ in range(n_calls):
+            call()
     times = []
-    for _ in range(N_REPLAYS):
+    for _ in range(n_replays):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         graph.replay()
         end.record()
         end.synchronize()
-        times.append(1000 * begin.elapsed_time(end) / N_CALLS)
+        times.append(1000 * begin.elapsed_time(end) / n_calls)
     return statistics.median(times)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +16,9 @@ torch = pytest.importorskip("torch", reason="the plugin's tensor code needs torc
 from draftfast_vllm import checks, identity, nvfp4  # noqa: E402
 from draftfast_vllm.errors import DraftfastError  # noqa: E402
 from draftfast_vllm.sidecar import Sidecar  # noqa: E402
+from draftfast_vllm.tensor_file import TensorFile  # noqa: E402
 
+PROGRAM = Path(os.environ.get("DRAFTFAST_BIN", Path(__file__).parents[2] / "target/release/draftfast"))
 V, H, IDS = 64, 32, [1, 4, 7, 9, 33, 60]
 
 
@@ -182,3 +186,23 @@ def test_the_digest_of_a_tensor_is_the_programs():
     data = bytes(i % 251 for i in range(3 * 2**20 + 5))
     digest = "f30de2b7bf3a9824d4876d8ffa7f0f0f9e07a3a287bb7c98346a92adb76a1e6b"
     assert identity.tree_sha256(data) == identity.tree_sha256(memoryview(data)) == digest
+
+
+@pytest.mark.skipif(not PROGRAM.is_file(), reason="draftfast is not built")
+@pytest.mark.parametrize("rule", ["max", "four-six", "mse"])
+def test_the_error_figures_are_those_that_the_program_records(tmp_path, rule):
+    def run(*arguments: str | Path) -> None:
+        subprocess.run([PROGRAM, *arguments], check=True, capture_output=True)
+
+    model, ids, out = tmp_path / "model", tmp_path / "ids.txt", tmp_path / "out"
+    run("synth", "qwen3.5-dense", "--scale", "tiny", "-o", model)
+    ids.write_text("".join(f"{token_id}\n" for token_id in range(0, 999, 3)))
+    run("quantize", model, "--vocab", ids, "--scale", rule, "-o", out)
+    sidecar = Sidecar.open(out)
+    name = sidecar.target["head_tensor"]
+    shards = [TensorFile(path) for path in sorted(model.glob("*.safetensors"))]
+    shard = next(shard for shard in shards if name in shard.entries)
+    weight = torch.frombuffer(bytearray(shard.bytes_of(name)), dtype=torch.bfloat16).view(shard.entries[name].shape)
+    recorded = identity.recorded_figures(sidecar)
+    assert recorded.sum_sq_error > 0
+    identity.check_figures(sidecar, head(weight, 0, len(weight)), recorded, 1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import statistics
 import sys
 import tempfile
 import types
@@ -26,6 +25,7 @@ if importlib.util.find_spec("vllm") is None:
     sys.modules["vllm.envs"] = sys.modules["vllm"].envs = types.SimpleNamespace(VLLM_CACHE_ROOT=tempfile.mkdtemp())
 
 from draftfast_vllm import nvfp4
+from draftfast_vllm.backend import graph_us
 from draftfast_vllm.gemv import GemvKernel
 from draftfast_vllm.kernels import Kernel, VllmKernel
 
@@ -115,16 +115,7 @@ def captured(call: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
 
 def time_us(calls: list[Callable[[], Any]], n_replays: int = 15) -> float:
     """Median time of one of these calls, from replays of a graph of all, twice over."""
-    _, replay = captured(lambda: [call() for _ in range(2) for call in calls][-1])
-    times = []
-    for _ in range(n_replays):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        replay()
-        end.record()
-        end.synchronize()
-        times.append(1000 * begin.elapsed_time(end) / (2 * len(calls)))
-    return statistics.median(times)
+    return graph_us(lambda: [call() for call in calls], 2, n_replays) / len(calls)
 
 
 def times(n: int, k: int, head: bool) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import cProfile
 import pstats
-import statistics
 import sys
 from typing import Any
 
 import torch
 
 from draftfast_vllm.attach import n_parameter_bytes
+from draftfast_vllm.backend import graph_us
 
 HIDDEN_SIZE = 2560
 _events: list[tuple[Any, Any]] = []
@@ -48,7 +48,7 @@ class Probes:
         for m in (1, 8):
             x = torch.randn(m, HIDDEN_SIZE, dtype=torch.bfloat16, device="cuda")
             with torch.inference_mode():
-                answer[f"head_us_m{m}"] = graph_us(lambda x=x: drafter.get_top_tokens(x))
+                answer[f"head_us_m{m}"] = graph_us(lambda x=x: drafter.get_top_tokens(x), n_replays=15)
         return answer
 
     def profile_on(self, kind: str) -> None:
@@ -87,27 +87,6 @@ def time_drafts() -> None:
         return result
 
     MTPSpeculator.propose = propose
-
-
-def graph_us(call: Any, n_calls: int = 20, n_replays: int = 15) -> float:
-    """Median time of one call, from replays of a graph of twenty."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        call()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(n_calls):
-            call()
-    times = []
-    for _ in range(n_replays):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1000 * begin.elapsed_time(end) / n_calls)
-    return statistics.median(times)
 
 
 time_drafts()
