@@ -2,12 +2,13 @@
 //!
 //! A side is a sidecar, a folder of `build-vocab`, or a vocabulary file; what one side lacks is not compared.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::{
+    input::read_beside,
     plan::{PLAN_NAME, PlanRecord, coverage_file},
     sidecar::{Manifest, Sidecar},
     vocab::{
@@ -80,7 +81,7 @@ impl Side {
             false => None,
         };
         let say = |name: &str| format!("`{}`", path.join(name).display());
-        let (coverage, measured) = match read(&path.join(RECORD))? {
+        let (coverage, measured) = match read_beside(path, RECORD)? {
             Some(text) => {
                 let record = serde_json::from_slice(&text).with_context(|| say(RECORD))?;
                 let recorded = coverage_file::recorded(&record).with_context(|| say(RECORD))?;
@@ -89,7 +90,7 @@ impl Side {
             }
             None => (BTreeMap::new(), None),
         };
-        let plan = match read(&path.join(PLAN_NAME))? {
+        let plan = match read_beside(path, PLAN_NAME)? {
             Some(text) => Some(PlanRecord::from_json(&text).with_context(|| format!("`{}`", path.display()))?),
             None => None,
         };
@@ -136,11 +137,4 @@ pub fn compare(a: &Side, b: &Side, domains: &[Domain<'_>]) -> Result<Comparison>
 /// What stands on both sides.
 fn pairs<K: Ord + ToString>(a: &BTreeMap<K, f64>, b: &BTreeMap<K, f64>) -> BTreeMap<String, Pair<f64>> {
     a.iter().filter_map(|(name, &a)| Some((name.to_string(), Pair { a, b: *b.get(name)? }))).collect()
-}
-
-fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    if !path.is_file() {
-        return Ok(None);
-    }
-    fs::read(path).map(Some).with_context(|| format!("`{}`: cannot read", path.display()))
 }

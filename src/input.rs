@@ -79,6 +79,16 @@ pub fn read_file(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
     read_at_most(file, max_bytes).context("cannot read")
 }
 
+/// Reads `name` in the folder `dir`, a regular file of at most [`MAX_TEXT_BYTES`]; `None` when there is none.
+///
+/// # Errors
+/// As [`read_file`], naming the file.
+pub fn read_beside(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    let path = dir.join(name);
+    let read = || read_file(&path, MAX_TEXT_BYTES).with_context(|| format!("`{}`", path.display()));
+    path.exists().then(read).transpose()
+}
+
 /// Reads a regular file of at most [`MAX_TEXT_BYTES`] as UTF-8.
 ///
 /// # Errors

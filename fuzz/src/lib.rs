@@ -3,6 +3,7 @@
 //! finding; an error is not.
 
 mod lists;
+mod pages;
 mod scratch;
 pub mod seeds;
 mod text;
@@ -32,4 +33,5 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("pointers", lists::pointers),
     ("counts", lists::counts),
     ("plan", lists::plan),
+    ("report", pages::report_of),
 ];

@@ -3,8 +3,12 @@
 use std::{fs, io::Write, path::Path, sync::Arc};
 
 use draftfast::{
-    checkpoint::synth::{self, Scale},
+    checkpoint::{
+        Checkpoint, Overrides, recipe,
+        synth::{self, Scale},
+    },
     counts::{Counts, DomainCounts, FileRecord},
+    plan,
     vocab::{
         DraftVocab,
         forms::{Form, encode},
@@ -77,6 +81,27 @@ fn weights(write: Sink<'_>) {
     let header = String::from_utf8(header_of(&out.join("drafter.safetensors"))).expect("a header is UTF-8");
     let header = header.replace(&provenance_sha256(&manifest), PROVENANCE_SHA256);
     write("sidecar", "tiny", &[&manifest[..], &[0], header.as_bytes()].concat());
+    let plan = serde_json::to_vec(&small_plan()).expect("JSON is written");
+    write("report", "plan", &plan);
+    write("report", "vocabulary", &[&[0], VOCABULARY.as_bytes()].concat());
+    write("report", "all", &[&plan[..], &[0], VOCABULARY.as_bytes(), &[0], &manifest].concat());
+}
+
+/// A plan of the tiny model for a GB10, cut to three sizes and two numbers of draft tokens.
+fn small_plan() -> plan::PlanRecord {
+    let model = Checkpoint::open(&tiny_sidecar().0).expect("the tiny model is there");
+    let recipe = recipe(&model, None, &Overrides::default()).expect("the tiny model has a recipe");
+    let inputs = plan::model::Inputs {
+        hardware: plan::Hardware::named("gb10").expect("the table has it"),
+        acceptance: None,
+        coverage: None,
+        drafted: vec![1, 3],
+        load: plan::Load { batch: 1, n_context_tokens: 64 },
+        baseline: None,
+        pad_to: 768,
+    };
+    let question = plan::model::question(&model, None, &recipe, &inputs).expect("the question can be asked");
+    plan::PlanRecord::new(question).expect("there are numbers of draft tokens")
 }
 
 fn only_shard(dir: &Path) -> std::path::PathBuf {
@@ -209,11 +234,10 @@ const PLANS: &[(&str, &str)] = &[
     ),
     ("sglang", "speculative_num_steps=3\nDecode batch, #running-req: 3, accept len: 2.50,\n"),
     ("curve", "64 0.5\n128 0.75\n"),
-    (
-        "vocabulary",
-        r#"{"coverage":{"measured":"split","coverage":[{"domain":"zh","n_tokens":9,"share":0.5}],"curve":{"sizes":[64,100],"domains":{"zh":[0.5,1.0]},"mean":[0.5,1.0]}}}"#,
-    ),
+    ("vocabulary", VOCABULARY),
     ("bench", r#"{"timings":[{"weights":"bf16","m":1,"bytes":1000000,"median_us":10.0}]}"#),
     ("hardware", "name = \"m\"\nbandwidth_gb_s = 273\nnvfp4_efficiency = 0.8\n"),
     ("mixture", "[zh]\nweight = 2.0\npaths = [\"a.txt\"]\nheldout = [\"b\"]\n"),
 ];
+
+const VOCABULARY: &str = r#"{"coverage":{"measured":"split","coverage":[{"domain":"zh","n_tokens":9,"share":0.5}],"curve":{"sizes":[64,100],"domains":{"zh":[0.5,1.0]},"mean":[0.5,1.0]}}}"#;

@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use super::Tokenizer;
 use crate::{
     corpus::{Node, Render, Speakers, without_thinking},
-    input::read_file,
+    input::read_beside,
 };
 
 /// Instructions of the template engine for one chat. Published templates take some hundred a message; one that loops
@@ -43,13 +43,6 @@ pub fn chat_template(tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>> {
     };
     let added = tokenizer.added().map(|(_, token)| token.content.clone()).collect();
     template.map(|template| ChatTemplate::new(template, &config, added)).transpose()
-}
-
-fn read_beside(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
-    /// A template with its config is some kilobytes.
-    const MAX_BYTES: u64 = 64 << 20;
-    let path = folder.join(name);
-    path.exists().then(|| read_file(&path, MAX_BYTES).with_context(|| format!("`{}`", path.display()))).transpose()
 }
 
 /// One template, or the one named `default` of several.

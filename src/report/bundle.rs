@@ -1,7 +1,7 @@
 //! The report of a sidecar: REPORT.md and its pictures, made from what the sidecar itself holds, so that `build` and
 //! `report` write the same bytes.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -13,6 +13,7 @@ use super::{
     table::grouped,
 };
 use crate::{
+    input::read_beside,
     plan::{
         PLAN_NAME, PlanRecord,
         coverage_file::{RecordedCoverage, recorded},
@@ -60,14 +61,14 @@ type Drawn = Vec<(&'static str, Vec<u8>)>;
 
 /// The text of the report, and its pictures.
 fn report(dir: &Path, manifest: &Manifest) -> Result<(String, Drawn)> {
-    let coverage = match read(dir, RECORD)? {
+    let coverage = match read_beside(dir, RECORD)? {
         Some(bytes) => {
             let record = serde_json::from_slice(&bytes).with_context(|| format!("`{RECORD}` is not valid JSON"))?;
             Some(recorded(&record).with_context(|| format!("`{RECORD}`"))?)
         }
         None => None,
     };
-    let plan: Option<PlanRecord> = match read(dir, PLAN_NAME)? {
+    let plan: Option<PlanRecord> = match read_beside(dir, PLAN_NAME)? {
         Some(bytes) => Some(PlanRecord::from_json(&bytes)?),
         None => None,
     };
@@ -83,14 +84,6 @@ fn report(dir: &Path, manifest: &Manifest) -> Result<(String, Drawn)> {
     let has_curve = drawn.iter().any(|(name, _)| *name == "coverage.svg");
     let coverage = coverage.map(|coverage| coverage_section(&coverage, has_curve));
     Ok((markdown(manifest, coverage.as_deref(), plan.as_ref()), drawn))
-}
-
-fn read(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {
-    let path = dir.join(name);
-    if !path.is_file() {
-        return Ok(None);
-    }
-    fs::read(&path).map(Some).with_context(|| format!("`{}`: cannot read", path.display()))
 }
 
 fn coverage_section(coverage: &RecordedCoverage, has_curve: bool) -> String {
