@@ -45,7 +45,12 @@ pub fn write_samples(dir: &Path) -> Result<Vec<Source>> {
         let written = fs::create_dir_all(folder).and_then(|()| fs::write(&path, text));
         written.with_context(|| format!("`{}`: cannot write a sample text", path.display()))?;
     }
-    let source = |(domain, name): (&str, &str)| Source { domain: domain.to_owned(), weight: 1.0, path: dir.join(name) };
+    let source = |(domain, name): (&str, &str)| Source {
+        domain: domain.to_owned(),
+        weight: 1.0,
+        path: dir.join(name),
+        field: None,
+    };
     Ok([("code", "code"), ("en", "en"), ("math", "math.jsonl"), ("zh", "zh.jsonl")].map(source).to_vec())
 }
 

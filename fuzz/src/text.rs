@@ -122,7 +122,7 @@ pub fn parquet(data: &[u8]) {
 fn walk(scratch: &Scratch, name: &str, bytes: &[u8], extract: &Extract) {
     /// Blocks of a mebibyte: more comes out of a bomb alone.
     const MAX_BLOCKS: usize = 256;
-    let source = Source { domain: "text".to_owned(), weight: 1.0, path: scratch.write(name, bytes) };
+    let source = Source { domain: "text".to_owned(), weight: 1.0, path: scratch.write(name, bytes), field: None };
     let Ok(expanded) = expand(&[source], Format::Text) else { return };
     for file in &expanded.files {
         let Ok(mut reader) = FileReader::open(file, &ReadOptions::default()) else { continue };

@@ -79,7 +79,7 @@ fn count_text(
 
 fn sources(args: &Count) -> Vec<Source> {
     if args.stdin {
-        return vec![Source { domain: "text".to_owned(), weight: 1.0, path: "-".into() }];
+        return vec![Source { domain: "text".to_owned(), weight: 1.0, path: "-".into(), field: None }];
     }
     args.corpus.clone()
 }

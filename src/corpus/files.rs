@@ -26,6 +26,8 @@ pub struct Source {
     pub weight: f64,
     /// A file, a folder, a glob, or `-` for stdin.
     pub path: PathBuf,
+    /// The member or column that holds the text, where it is another than everywhere.
+    pub field: Option<String>,
 }
 
 impl FromStr for Source {
@@ -47,7 +49,7 @@ impl FromStr for Source {
         let weight: f64 = weight.parse().with_context(|| format!("the weight `{weight}` of corpus `{text}`"))?;
         ensure!(weight.is_finite() && weight > 0.0, "the weight `{weight}` of corpus `{text}` is not positive");
         ensure!(!path.is_empty(), "corpus `{text}` names no path");
-        Ok(Self { domain: domain.to_owned(), weight, path: path.into() })
+        Ok(Self { domain: domain.to_owned(), weight, path: path.into(), field: None })
     }
 }
 
@@ -73,6 +75,8 @@ pub struct CorpusFile {
     pub name: String,
     /// How its decoded bytes are laid out.
     pub format: Format,
+    /// The member or column of its source.
+    pub field: Option<String>,
     /// Bytes on disk, 0 for stdin.
     pub n_bytes: u64,
 }
@@ -96,7 +100,7 @@ pub fn expand(sources: &[Source], stdin: Format) -> Result<Expanded> {
         let n_before = expanded.files.len();
         let text = source.path.to_string_lossy();
         if text == "-" {
-            expanded.files.push(file(&source.domain, &source.path, "-".to_owned(), stdin, 0));
+            expanded.files.push(file(source, &source.path, "-".to_owned(), stdin, 0));
         } else if source.path.exists() {
             add_path(source, &source.path, &mut expanded)?;
         } else if text.contains(['*', '?', '[']) {
@@ -162,12 +166,13 @@ fn add_file(source: &Source, path: &Path, parent: &Path, named: bool, expanded: 
         return Ok(());
     }
     let name = path.strip_prefix(parent).unwrap_or(path).to_string_lossy().into_owned();
-    expanded.files.push(file(&source.domain, path, name, format, n_bytes));
+    expanded.files.push(file(source, path, name, format, n_bytes));
     Ok(())
 }
 
-fn file(domain: &str, path: &Path, name: String, format: Format, n_bytes: u64) -> CorpusFile {
-    CorpusFile { domain: domain.to_owned(), path: path.to_owned(), name, format, n_bytes }
+fn file(source: &Source, path: &Path, name: String, format: Format, n_bytes: u64) -> CorpusFile {
+    let Source { domain, field, .. } = source.clone();
+    CorpusFile { domain, path: path.to_owned(), name, format, field, n_bytes }
 }
 
 /// A plain `.json` inside a folder is a source file like any other; named alone or compressed it is a data set.
@@ -205,8 +210,8 @@ mod tests {
     #[test]
     fn a_source_may_name_domain_and_weight() {
         let parse = |text: &str| text.parse::<Source>().unwrap();
-        assert_eq!(parse("a.txt"), Source { domain: "text".into(), weight: 1.0, path: "a.txt".into() });
-        assert_eq!(parse("zh:2.5=x/y"), Source { domain: "zh".into(), weight: 2.5, path: "x/y".into() });
+        assert_eq!(parse("a.txt"), Source { domain: "text".into(), weight: 1.0, path: "a.txt".into(), field: None });
+        assert_eq!(parse("zh:2.5=x/y"), Source { domain: "zh".into(), weight: 2.5, path: "x/y".into(), field: None });
         assert_eq!(parse("./lang=en/a").path, Path::new("./lang=en/a"));
         for bad in ["", "zh=", "=a", "zh:x=a", "zh:-1=a", "zh:inf=a", "a b=c"] {
             assert!(bad.parse::<Source>().is_err(), "{bad}");
@@ -223,7 +228,7 @@ mod tests {
         {
             std::fs::write(root.join(name), bytes).unwrap();
         }
-        let source = Source { domain: "code".into(), weight: 1.0, path: root.clone() };
+        let source = Source { domain: "code".into(), weight: 1.0, path: root.clone(), field: None };
         let found = expand(&[source], Format::Text).unwrap();
         let names: Vec<_> = found.files.iter().map(|f| f.name.as_str()).collect();
         assert_eq!(names, ["root/a.txt", "root/b/z.rs", "root/d.json"]);

@@ -54,7 +54,8 @@ impl<'f> FileReader<'f> {
     pub fn open(file: &'f CorpusFile, options: &ReadOptions) -> Result<Self> {
         let inner = match file.format {
             Format::Parquet => {
-                let reader = ParquetReader::open(&file.path, options.field.as_deref());
+                let reader =
+                    ParquetReader::open(&file.path, file.field.as_ref().or(options.field.as_ref()).map(String::as_str));
                 Inner::Parquet(Box::new(reader.with_context(|| format!("`{}`", file.path.display()))?))
             }
             Format::Text | Format::Lines => Inner::Bytes(Box::new(Decoder::open(&file.path)?)),

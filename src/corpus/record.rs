@@ -59,6 +59,14 @@ type Visit<'v> = &'v mut dyn FnMut(&str) -> Result<()>;
 type Walked = Result<Result<()>, String>;
 
 impl Extract {
+    /// The same with another member for the text, where a source has its own.
+    pub fn of_field(&self, field: Option<&str>) -> Cow<'_, Self> {
+        match field {
+            Some(field) => Cow::Owned(Self { field: Some(field.to_owned()), ..self.clone() }),
+            None => Cow::Borrowed(self),
+        }
+    }
+
     /// Whether the share is everything.
     pub fn takes_all(&self) -> bool {
         self.share == (0, 1 << 32)

@@ -47,6 +47,11 @@ impl<'f> Cursor<'f> {
         Ok(cursor)
     }
 
+    /// The files of the domain.
+    pub fn files(&self) -> &'f [CorpusFile] {
+        self.files
+    }
+
     /// Blocks of the file being read that were handed out.
     pub fn n_blocks(&self) -> u64 {
         self.n_blocks

@@ -58,7 +58,7 @@ impl State {
 impl Resume {
     /// The place of this run's state.
     pub fn new(options: &CountOptions, tokenizer: &Tokenizer, engine: &Engine<'_>, files: &[CorpusFile]) -> Self {
-        let files: Vec<_> = files.iter().map(|file| (&file.domain, &file.path, file.n_bytes)).collect();
+        let files: Vec<_> = files.iter().map(|file| (&file.domain, &file.path, &file.field, file.n_bytes)).collect();
         let options_text = format!("{:?} {:?} {:?}", options.extract.field, options.extract.share, options.stdin);
         let run =
             format!("{} {} {} {options_text} {files:?}", tokenizer.sha256(), engine.name(), texts_of(&options.extract));

@@ -174,13 +174,14 @@ fn round(
     let (sender, receiver) = mpsc::sync_channel::<(usize, Block)>(n_threads * 2);
     // The workers alone hold the receiver: when all of them have left with an error, sending fails instead of waiting.
     let receiver = Arc::new(Mutex::new(receiver));
-    let (shared, n_ids) = (&tallies, domain.counts.len());
+    let (shared, n_ids, files) = (&tallies, domain.counts.len(), cursor.files());
     let work = move |receiver: Arc<Mutex<mpsc::Receiver<(usize, Block)>>>| -> Result<Tally> {
         let mut tally = Tally::new(n_ids);
         loop {
             let next = receiver.lock().map_or(None, |receiver| receiver.recv().ok());
             let Some((file, block)) = next else { return Ok(tally) };
-            let seen = block.texts(&options.extract, |text| engine.count(text, &mut tally))?;
+            let extract = options.extract.of_field(files[file].field.as_deref());
+            let seen = block.texts(&extract, |text| engine.count(text, &mut tally))?;
             if tally.n_table_bytes() > options.table_bytes / n_threads {
                 engine.fold(&mut tally);
             }

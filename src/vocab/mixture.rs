@@ -5,21 +5,27 @@
 //! weight = 2.0                  # default 1
 //! paths = ["chats.jsonl", "books/"]
 //! heldout = ["held/zh.jsonl"]   # optional
+//! field = "reply"               # the member or column of the text, where it has an unusual name
 //! licence = "CC BY-SA 4.0"      # for people
-//! dataset = "org/name"          # for people: where the files come from
+//!
+//! [math]
+//! dataset = "org/name"          # a data set that `hf download` has put into its cache
+//! revision = "main"             # the default; a commit makes the counts repeatable
+//! paths = ["data/*.parquet"]    # in the data set
 //! ```
 //!
-//! Paths are relative to the mixture file.
+//! Paths are relative to the mixture file, or to the data set.
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::{corpus::Source, error::Hint};
+use super::dataset;
+use crate::corpus::Source;
 
 /// The sources of a mixture file.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -35,12 +41,13 @@ pub struct Mixture {
 struct Domain {
     #[serde(default = "one")]
     weight: f64,
+    #[serde(default)]
     paths: Vec<PathBuf>,
     #[serde(default)]
     heldout: Vec<PathBuf>,
-    /// Kept beside the paths for people; nothing is fetched.
-    #[serde(default)]
+    field: Option<String>,
     dataset: Option<String>,
+    revision: Option<String>,
     #[serde(default, rename = "licence")]
     _licence: Option<String>,
 }
@@ -52,21 +59,22 @@ fn one() -> f64 {
 /// Reads a mixture file.
 ///
 /// # Errors
-/// Not such a file, a weight that is not positive, or a path that is not there (with its data set's name, if given).
+/// Not such a file, a weight that is not positive, a path that is not there, or a data set that was not downloaded.
 pub fn read(path: &Path) -> Result<Mixture> {
     let say = || format!("`{}`", path.display());
     let text = crate::input::read_text(path).with_context(say)?;
     let domains: BTreeMap<String, Domain> = toml::from_str(&text).context("not a mixture file").with_context(say)?;
-    let folder = path.parent().unwrap_or(Path::new(""));
+    let beside = path.parent().unwrap_or(Path::new(""));
     let mut mixture = Mixture::default();
     for (name, domain) in domains {
         let weight = domain.weight;
         ensure!(weight.is_finite() && weight > 0.0, "`{}`: the weight of domain `{name}` is {weight}", path.display());
-        for (paths, sources) in [(&domain.paths, &mut mixture.sources), (&domain.heldout, &mut mixture.heldout)] {
+        let folder = folder_of(&domain, beside).with_context(|| format!("domain `{name}`")).with_context(say)?;
+        for (paths, sources) in [(domain.paths, &mut mixture.sources), (domain.heldout, &mut mixture.heldout)] {
             for path in paths {
                 let path = folder.join(path);
-                check(&path, domain.dataset.as_deref()).with_context(say)?;
-                sources.push(Source { domain: name.clone(), weight, path });
+                check(&path).with_context(say)?;
+                sources.push(Source { domain: name.clone(), weight, path, field: domain.field.clone() });
             }
         }
     }
@@ -74,16 +82,19 @@ pub fn read(path: &Path) -> Result<Mixture> {
     Ok(mixture)
 }
 
-fn check(path: &Path, dataset: Option<&str>) -> Result<()> {
+/// Where a domain's paths begin.
+fn folder_of(domain: &Domain, beside: &Path) -> Result<PathBuf> {
+    match (&domain.dataset, &domain.revision) {
+        (Some(name), revision) => dataset::folder(&dataset::cache(), name, revision.as_deref().unwrap_or("main")),
+        (None, Some(_)) => bail!("has a `revision` and no `dataset`"),
+        (None, None) => Ok(beside.to_owned()),
+    }
+}
+
+fn check(path: &Path) -> Result<()> {
     let is_glob = path.to_string_lossy().contains(['*', '?', '[']);
-    if is_glob || path.exists() {
-        return Ok(());
-    }
-    let missing = Err(anyhow::anyhow!("`{}`: no such file or folder", path.display()));
-    match dataset {
-        Some(dataset) => missing.hint(format!("download the data set `{dataset}` into it first")),
-        None => missing,
-    }
+    ensure!(is_glob || path.exists(), "`{}`: no such file or folder", path.display());
+    Ok(())
 }
 
 #[cfg(test)]
@@ -116,9 +127,12 @@ mod tests {
         assert!(said("[zh]\npath = ['a.txt']\n").contains("unknown field"));
         assert!(said("[zh]\npaths = ['a.txt']\nweight = 0\n").contains("the weight of domain `zh` is 0"));
         assert!(said("[zh]\npaths = []\n").contains("names no path"));
-        let (_dir, missing) = written("[zh]\npaths = ['b.txt']\ndataset = 'org/name'\n");
-        let error = missing.unwrap_err();
-        assert!(format!("{error:#}").contains("no such file"), "{error:#}");
-        assert_eq!(crate::error::hints(&error), ["download the data set `org/name` into it first"]);
+        assert!(said("[zh]\npaths = ['b.txt']\n").contains("no such file"));
+        assert!(said("[zh]\npaths = ['a.txt']\nrevision = 'main'\n").contains("a `revision` and no `dataset`"));
+        let missing = said("[zh]\ndataset = 'org/never-downloaded'\n");
+        assert!(
+            missing.contains("domain `zh`: data set `org/never-downloaded`, revision `main`, is not in"),
+            "{missing}"
+        );
     }
 }

@@ -7,6 +7,7 @@
 pub mod build;
 mod containers;
 pub mod coverage;
+pub mod dataset;
 pub mod diff;
 pub mod evidence;
 pub mod floors;

@@ -8,7 +8,7 @@ use std::{
 use draftfast::corpus::{Extract, FileReader, Format, ReadOptions, Source, expand};
 
 fn source(path: impl Into<PathBuf>) -> Source {
-    Source { domain: "text".to_owned(), weight: 1.0, path: path.into() }
+    Source { domain: "text".to_owned(), weight: 1.0, path: path.into(), field: None }
 }
 
 /// All texts of a path, and the first error of its records.

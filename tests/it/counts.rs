@@ -23,7 +23,7 @@ fn open(data: &Path, tokenizer: &str) -> Tokenizer {
 }
 
 fn count_path(tokenizer: &Tokenizer, domain: &str, path: PathBuf, n_threads: usize) -> Counts {
-    let source = Source { domain: domain.to_owned(), weight: 1.0, path };
+    let source = Source { domain: domain.to_owned(), weight: 1.0, path, field: None };
     let options = CountOptions { n_threads, ..CountOptions::default() };
     count(tokenizer, &[source], &options, &Progress::silent()).unwrap()
 }

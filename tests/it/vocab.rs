@@ -214,6 +214,40 @@ fn a_mixture_file_and_floors_shape_the_vocabulary() {
 }
 
 #[test]
+fn a_mixture_reads_a_downloaded_data_set_and_its_own_field() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    // As `hf download` leaves it: files are links to blobs, and a card lies beside the data.
+    let home = dir.path().join("hub/datasets--org--said");
+    for folder in ["refs", "blobs", "snapshots/0a1b/data"] {
+        fs::create_dir_all(home.join(folder)).unwrap();
+    }
+    fs::write(home.join("refs/main"), "0a1b").unwrap();
+    fs::write(home.join("blobs/ff"), "{\"said\": \"abcd\", \"text\": \"never read\"}\n".repeat(50)).unwrap();
+    fs::write(home.join("snapshots/0a1b/README.md"), "a card").unwrap();
+    std::os::unix::fs::symlink("../../../blobs/ff", home.join("snapshots/0a1b/data/one.jsonl")).unwrap();
+    text(dir.path(), "en.jsonl", &"{\"text\": \"kl\"}\n".repeat(50));
+    let mixture = "[zh]\ndataset = 'org/said'\npaths = ['data/*.jsonl']\nfield = 'said'\n[en]\npaths = ['en.jsonl']\n";
+    let mixture = text(dir.path(), "mix.toml", mixture);
+    let run = |cache: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_draftfast"));
+        command.env("HF_HUB_CACHE", dir.path().join(cache)).args(["build-vocab", path(&model), "--size", "4"]);
+        command.args(["--mixture", path(&mixture), "-o", path(&dir.path().join("out"))]).output().unwrap()
+    };
+    let said = stderr(&run("empty"));
+    assert!(
+        said.contains("`org/said`, revision `main`, is not in") && said.contains("hf download --repo-type"),
+        "{said}"
+    );
+    let output = run("hub");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let record: Value = serde_json::from_slice(&fs::read(dir.path().join("out/vocabulary.json")).unwrap()).unwrap();
+    let domains = &record["counts"]["domains"];
+    assert_eq!((&domains[0]["n_bytes"], &domains[1]["n_bytes"]), (&json!(50 * 2), &json!(50 * 4)));
+    assert_eq!(domains[1]["files"][0]["name"], "one.jsonl");
+}
+
+#[test]
 fn records_are_read_as_asked() {
     let dir = tempfile::tempdir().unwrap();
     let model = model(dir.path());
