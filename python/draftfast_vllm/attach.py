@@ -71,7 +71,7 @@ def attach_sidecar(drafter: Module, head: Module, vllm_config: Any, settings: Se
     rows = rank_rows(sidecar.head.n, ranks.rank, ranks.size)
     groups = linears.group(drafter, linears.wanted(sidecar, settings.keep_bf16))
 
-    names = [linears.load(drafter, group, sidecar, head.weight.device) for group in groups]
+    names = [linears.load(drafter, group, sidecar, head.weight.device, settings.backend) for group in groups]
     codes = linears.tensor(sidecar, f"{HEAD}.weight")[rows].to(head.weight.device)
     scales = linears.tensor(sidecar, f"{HEAD}.weight_scale")[rows].to(head.weight.device).view(torch.float8_e4m3fn)
     packed = PackedHead(codes, scales, sidecar.head.global_scale, sidecar.token_ids, sidecar.target_rows)

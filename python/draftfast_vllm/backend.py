@@ -1,12 +1,17 @@
-"""The kernel of the draft head: `auto` times both on this GPU at start-up and takes the faster."""
+"""Which kernel multiplies: `auto` times ours and vLLM's on this GPU at start-up, and takes the faster.
+
+A draft step multiplies one vector a request; the first pass after a verification has all that were verified. So the draft
+head is timed for one vector, and a linear for one to eight: up to how many it is ours.
+"""
 
 from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch.nn import Module
 
 from draftfast_vllm.errors import DraftfastError
 from draftfast_vllm.gemv import GemvKernel
@@ -16,12 +21,47 @@ from draftfast_vllm.kernels import DecodedKernel, Kernel, VllmKernel
 
 logger = logging.getLogger("vllm.draftfast")
 N_CALLS, N_REPLAYS = 20, 7
+TIMED_M = (1, 2, 4, MAX_M)
 
 
 def head_kernel(
     backend: str, codes: torch.Tensor, scales: torch.Tensor, global_scale: float, dtype: torch.dtype, max_num_seqs: int
 ) -> Kernel:
-    """A kernel for these weights. Their device decides: a CPU has one way only."""
+    """A kernel for the draft head; `DraftHead` prepares it."""
+    n, k = codes.shape[0], 2 * codes.shape[1]
+    ours = gemv_kernel(backend, "the draft head", codes, dtype, max_num_seqs > MAX_M)
+    if not isinstance(ours, GemvKernel) or backend == "draftfast":
+        return ours
+    theirs = VllmKernel()
+    heads = [DraftHead(kernel, codes.clone(), scales.clone(), global_scale, dtype) for kernel in (ours, theirs)]
+    x, ids = torch.randn(1, k, dtype=dtype, device=codes.device), torch.arange(n, device=codes.device).int()
+    time_ours, time_theirs = (graph_us(lambda head=head: head.top(x, ids), of=min) for head in heads)
+    logger.info("draftfast: draft head of %d x %d: draftfast gemv %.1f us, %s %.1f us", n, k, time_ours, theirs.name, time_theirs)  # fmt: skip
+    return ours if time_ours <= time_theirs else VllmKernel()
+
+
+def fill_linear(
+    backend: str, name: str, layer: Module, codes: torch.Tensor, scales: torch.Tensor, global_scale: float
+) -> Kernel:
+    """A kernel for a linear, with the weights in its layout on the layer; two layouts where ours takes part."""
+    kernel = gemv_kernel(backend, f"`{name}`", codes, layer.params_dtype, True)
+    kernel.prepare(layer, codes, scales, global_scale)
+    if not isinstance(kernel, GemvKernel) or backend == "draftfast":
+        return kernel
+    n, k = codes.shape[0], 2 * codes.shape[1]
+    x = torch.randn(MAX_M, k, dtype=layer.params_dtype, device=codes.device)
+    times = {m: linear_us(kernel, layer, x[:m]) for m in TIMED_M}
+    kernel.max_m = most_vectors(times)
+    logger.info("draftfast: %s of %d x %d, %s vectors: draftfast gemv %s us, %s %s us; ours up to %d", name, n, k, _row(TIMED_M),
+                _row(f"{ours:.1f}" for ours, _ in times.values()), kernel.wide.name, _row(f"{theirs:.1f}" for _, theirs in times.values()), kernel.max_m)  # fmt: skip
+    if kernel.max_m == 0:
+        kernel.give_up(layer)
+        return kernel.wide
+    return kernel
+
+
+def gemv_kernel(backend: str, what: str, codes: torch.Tensor, dtype: torch.dtype, can_be_wide: bool) -> Kernel:
+    """Ours, where the backend and the device allow it; the device decides about the rest."""
     if not codes.is_cuda:
         if backend == "draftfast":
             raise DraftfastError("backend `draftfast` needs a CUDA device", "leave `backend` at `auto`")
@@ -33,30 +73,45 @@ def head_kernel(
             raise DraftfastError(
                 f"backend `draftfast` multiplies bfloat16, and the model is {dtype}", "leave `backend` at `auto`"
             )
-        gemv = GemvKernel(codes.shape[0], 2 * codes.shape[1], VllmKernel() if max_num_seqs > MAX_M else None)
-        time_ours = time_us(DraftHead(gemv, codes, scales, global_scale, dtype), 1)
+        return GemvKernel(codes.shape[0], 2 * codes.shape[1], codes.device, VllmKernel() if can_be_wide else None)
     except DraftfastError as error:
         if backend == "draftfast":
             raise
-        logger.warning("draftfast: the draft head takes vLLM's kernel: %s", error)
+        logger.warning("draftfast: %s takes vLLM's kernel: %s", what, error)
         return VllmKernel()
-    if backend == "draftfast":
-        return gemv
-    theirs = VllmKernel()
-    time_theirs = time_us(DraftHead(theirs, codes.clone(), scales.clone(), global_scale, dtype), 1)
-    logger.info("draftfast: draft head of %d x %d: %s %.1f us, %s %.1f us", codes.shape[0], 2 * codes.shape[1],
-                gemv.name, time_ours, theirs.name, time_theirs)  # fmt: skip
-    return gemv if time_ours <= time_theirs else VllmKernel()
 
 
-def time_us(head: DraftHead, m: int) -> float:
-    """Median time of one argmax."""
-    x = torch.randn(m, head.input_size_per_partition, dtype=head.params_dtype, device="cuda")
-    return graph_us(lambda: head.argmax(x))
+def most_vectors(times: dict[int, tuple[float, float]]) -> int:
+    """Ours is taken up to the last number of vectors before the first for which theirs is faster."""
+    most = 0
+    for m, (ours, theirs) in times.items():
+        if ours > theirs:
+            break
+        most = m
+    return most
 
 
-def graph_us(call: Callable[[], object], n_calls: int = N_CALLS, n_replays: int = N_REPLAYS) -> float:
-    """Median time of one call, from replays of a CUDA graph of `n_calls`: as it will be run, without the launches of Python."""
+def linear_us(kernel: GemvKernel, layer: Module, x: torch.Tensor) -> tuple[float, float]:
+    """Time of our product and of vLLM's, with weights that are not in the L2 cache: a draft step reads more than it holds."""
+    n_bytes = 2 * torch.cuda.get_device_properties(x.device).L2_cache_size
+    evicting = torch.empty(n_bytes // 4, dtype=torch.float32, device=x.device)
+    calls: Sequence[Callable[[], object]] = (
+        lambda: kernel.apply(layer, x),
+        lambda: kernel.wide.apply(layer, x),
+        lambda: None,
+    )
+    ours, theirs, nothing = (graph_us(lambda call=call: (evicting.sum(), call()), 8, 5, of=min) for call in calls)
+    return ours - nothing, theirs - nothing
+
+
+def graph_us(
+    call: Callable[[], object],
+    n_calls: int = N_CALLS,
+    n_replays: int = N_REPLAYS,
+    of: Callable[[list[float]], float] = statistics.median,
+) -> float:
+    """Time of one call, from replays of a CUDA graph of `n_calls`: as it will be run, without the launches of Python.
+    `of` them: the median; the smallest, where other processes use the GPU too."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         call()
@@ -73,4 +128,8 @@ def graph_us(call: Callable[[], object], n_calls: int = N_CALLS, n_replays: int 
         end.record()
         end.synchronize()
         times.append(1000 * begin.elapsed_time(end) / n_calls)
-    return statistics.median(times)
+    return of(times)
+
+
+def _row(values: object) -> str:
+    return "/".join(map(str, values))  # type: ignore[call-overload]

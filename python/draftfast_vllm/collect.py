@@ -107,11 +107,11 @@ class Collector:
         module.register_forward_pre_hook(before)
 
     def watch_head(self, drafter: Module, names: list[str]) -> None:
-        """Our head multiplies in `forward` or `argmax`; vLLM's is read by either method of the logits processor."""
+        """Our head multiplies in `forward` or `top`; vLLM's is read by either method of the logits processor."""
         record = self._record(names)
         heads = [module for module in drafter.modules() if isinstance(module, DraftHead)]
         if heads:
-            self._watch_methods(heads[0], ("forward", "argmax"), 0, record)
+            self._watch_methods(heads[0], ("forward", "top"), 0, record)
             return
         for module in list(drafter.modules()):
             processor = getattr(module, "logits_processor", None)

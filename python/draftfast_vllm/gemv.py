@@ -1,43 +1,73 @@
-"""Our GEMV for the draft head: `kernels/gemv.cu` and `gemv_mma.cu` as torch custom ops, compiled for the GPU at hand.
+"""Our GEMV as torch custom ops, compiled for the GPU at hand: `kernels/gemv.cu`, `gemv_mma.cu`, `gemv_mma_few.cu`.
 
-It reads the sidecar's plain layout; up to eight vectors cost little more than one, and the argmax is fused. More vectors
-go to vLLM's kernel, which then keeps a copy in its own layout.
+It reads the sidecar's plain layout, and up to eight vectors cost little more than one; a draft head's argmax is fused. More
+vectors go to vLLM's kernel, which then keeps a copy of the weights in its own layout.
 """
 
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakValueDictionary
 
 import torch
 from torch.nn import Module, Parameter
 
 from draftfast_vllm.errors import DraftfastError
-from draftfast_vllm.gemv_plan import FIXED_SHARED_BYTES, KERNELS, MAX_M, Card, Plan, make_plan
-from draftfast_vllm.kernels import VllmKernel
-from draftfast_vllm.nvrtc import SOURCES, Function, Program
+from draftfast_vllm.gemv_plan import (
+    CLUSTER,
+    FIXED_SHARED_BYTES,
+    KERNELS,
+    MAX_M,
+    NEED_CLUSTERS,
+    WARPS,
+    Card,
+    Plan,
+    make_plan,
+)
+from draftfast_vllm.kernels import Kernel
+from draftfast_vllm.nvrtc import SOURCES, Function, Program, architecture, cached_cubin
+
+RESULTS = ("layer", "argmax")
 
 
 @functools.cache
 def card(device: int) -> Card:
     """What a plan needs to know of a device."""
     found = torch.cuda.get_device_properties(device)
+    few = functions(device).get("nvfp4_mma_few_layer")
     return Card(
         n_multiprocessors=found.multi_processor_count,
-        block_bytes=found.shared_memory_per_block_optin - FIXED_SHARED_BYTES,
+        block_bytes=block_bytes(device),
         gemv_blocks=2 if found.major >= 9 else 1,
+        clusters=few.most_clusters(CLUSTER, WARPS * 32, block_bytes(device)) if few else 0,
     )
+
+
+def block_bytes(device: int) -> int:
+    """Dynamic shared memory that a block may have."""
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin - FIXED_SHARED_BYTES
+
+
+def most_blocks(device: int) -> int:
+    """No plan has a larger grid."""
+    return 2 * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @functools.cache
 def functions(device: int) -> dict[str, Function]:
-    """The kernels by name, loaded on a device."""
+    """The kernels by name, loaded on a device: those that it can run."""
     found = {}
-    with torch.cuda.device(device):
-        for source, names in KERNELS.items():
-            program = Program(SOURCES / source)
-            for name in (f"{name}_{result}" for name in names for result in ("logits", "argmax")):
+    with torch.cuda.device(device), ThreadPoolExecutor() as pool:
+        has_clusters = torch.cuda.get_device_capability() >= (9, 0)
+        sources = [source for source in KERNELS if has_clusters or source not in NEED_CLUSTERS]
+        options = [f"--gpu-architecture={architecture()}"]
+        paths = [SOURCES / source.replace(".cu", "_layer.cu") for source in sources]
+        for source, cubin in zip(sources, pool.map(lambda path: cached_cubin(path, options), paths), strict=True):
+            program = Program(cubin)
+            for name in (f"{name}_{result}" for name in KERNELS[source] for result in RESULTS):
                 found[name] = program.function(name)
-                found[name].allow_shared(card(device).block_bytes)
+                found[name].allow_shared(block_bytes(device))
     return found
 
 
@@ -52,84 +82,125 @@ def plan(n: int, k: int, m: int, device: int) -> Plan:
     return found
 
 
-def _run(result: str, weights: list[torch.Tensor], x: torch.Tensor, outputs: list[torch.Tensor | None]) -> None:
-    n, k, m = weights[0].shape[0], x.shape[1], x.shape[0]
-    chosen = plan(n, k, m, x.device.index)
+def _run(
+    result: str,
+    weights: list[torch.Tensor],
+    x: torch.Tensor,
+    shared: list[torch.Tensor],
+    outputs: list[torch.Tensor],
+) -> None:
+    """Launches for the rows of x, to which those of `outputs` belong; `shared` is the same for all."""
+    x = x.contiguous()
+    if x.data_ptr() % 16:
+        x = x.clone()
+    (n, _), (m, k) = weights[0].shape, x.shape
+    chosen = plan(n, k, min(m, MAX_M), x.device.index)
     function = functions(x.device.index)[f"{chosen.kernel}_{result}"]
-    # The last number: what stands before it in the stream is no such kernel.
-    arguments = [*weights, x, n, k, m, chosen.split, 0, *outputs]
-    function.launch(chosen.grid, chosen.warps * 32, chosen.shared_bytes, arguments)
+    for first in range(0, m, chosen.m):
+        part = slice(first, min(first + chosen.m, m))
+        # The last number: what stands before it in the stream is no such kernel.
+        numbers = [n, k, part.stop - first, chosen.split, 0]
+        arguments = [*weights, x[part], *numbers, *shared, *(output[part] for output in outputs)]
+        function.launch(chosen.grid, chosen.warps * 32, chosen.shared_bytes, arguments)
 
 
-@torch.library.custom_op("draftfast::gemv_logits", mutates_args=(), device_types="cuda")
-def gemv_logits(codes: torch.Tensor, scales: torch.Tensor, global_scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """F32 [M, N] = x [M, K] BF16 times the weights; M no more than one launch takes."""
-    y = torch.empty(x.shape[0], codes.shape[0], dtype=torch.float32, device=x.device)
-    _run("logits", [codes, scales, global_scale], x, [y])
-    return y
+# Layers by the address of their codes: an op takes tensors, and vLLM's kernel wants the layer.
+_layers: WeakValueDictionary[int, Module] = WeakValueDictionary()
 
 
-@gemv_logits.register_fake
+@torch.library.custom_op("draftfast::linear", mutates_args=(), device_types="cuda")
+def linear(codes: torch.Tensor, scales: torch.Tensor, global_scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """BF16 [..., N] = x [..., K] BF16 times the weights, by our kernels or, where there are more vectors than they are
+    good for, by vLLM's. The op is opaque to a compiler, so a captured graph has what suits its own number of vectors."""
+    layer, rows = _layers[codes.data_ptr()], x.reshape(-1, x.shape[-1])
+    kernel: GemvKernel = layer.draftfast_kernel
+    if kernel.takes(len(rows)):
+        y = torch.empty(len(rows), codes.shape[0], dtype=torch.bfloat16, device=x.device)
+        if len(rows):
+            _run("layer", [codes, scales, global_scale], rows, [], [y])
+    else:
+        y = kernel.wide.apply(layer, rows)
+    return y.view(*x.shape[:-1], codes.shape[0])
+
+
+@linear.register_fake
 def _(codes: torch.Tensor, scales: torch.Tensor, global_scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return x.new_empty(x.shape[0], codes.shape[0], dtype=torch.float32)
+    return x.new_empty(*x.shape[:-1], codes.shape[0])
 
 
-@torch.library.custom_op("draftfast::gemv_argmax", mutates_args=("scratch",), device_types="cuda")
-def gemv_argmax(
-    codes: torch.Tensor, scales: torch.Tensor, global_scale: torch.Tensor, x: torch.Tensor, scratch: torch.Tensor
+@torch.library.custom_op("draftfast::argmax", mutates_args=("scratch",), device_types="cuda")
+def argmax(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    global_scale: torch.Tensor,
+    x: torch.Tensor,
+    token_ids: torch.Tensor,
+    scratch: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """F32 [M] largest logits and I32 [M] their rows. `scratch`: I64 zeros, one for each
+    """F32 [M] largest logits and I32 [M] their ids, of I32 [N] `token_ids`. `scratch`: I64 zeros, one for each
     vector and block, zeros again afterwards."""
     values = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
-    rows = torch.empty(x.shape[0], dtype=torch.int32, device=x.device)
-    # No ids: the kernel gives rows, and which ids those are differs from rank to rank.
-    _run("argmax", [codes, scales, global_scale], x, [None, scratch, rows, values])
-    return values, rows
+    ids = torch.empty(x.shape[0], dtype=torch.int32, device=x.device)
+    _run("argmax", [codes, scales, global_scale], x, [token_ids, scratch], [ids, values])
+    return values, ids
 
 
-@gemv_argmax.register_fake
+@argmax.register_fake
 def _(
-    codes: torch.Tensor, scales: torch.Tensor, global_scale: torch.Tensor, x: torch.Tensor, scratch: torch.Tensor
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    global_scale: torch.Tensor,
+    x: torch.Tensor,
+    token_ids: torch.Tensor,
+    scratch: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return x.new_empty(x.shape[0], dtype=torch.float32), x.new_empty(x.shape[0], dtype=torch.int32)
 
 
 class GemvKernel:
-    """The draft head's kernel for [n, k] weights. `wide` takes batches of more than eight vectors, where there can be any."""
+    """For up to `max_m` vectors; `wide` is for more. Without it more take several launches."""
 
-    name = "draftfast gemv"
+    def __init__(self, n: int, k: int, device: torch.device, wide: Kernel | None) -> None:
+        plan(n, k, 1, device.index)
+        self.wide, self.max_m = wide, MAX_M
 
-    def __init__(self, n: int, k: int, wide: VllmKernel | None) -> None:
-        self.max_m = plan(n, k, MAX_M, torch.cuda.current_device()).m
-        self._wide = wide
+    @property
+    def name(self) -> str:
+        """For the log."""
+        if self.wide is None:
+            return "draftfast gemv"
+        return f"draftfast gemv up to {self.max_m} vectors, then {self.wide.name} (in both layouts)"
+
+    def takes(self, m: int) -> bool:
+        """Whether this many vectors are ours."""
+        return self.wide is None or m <= self.max_m
 
     def prepare(self, layer: Module, codes: torch.Tensor, scales: torch.Tensor, global_scale: float) -> None:
         """Keeps the sidecar's bytes as they are."""
+        if self.wide is not None:
+            self.wide.prepare(layer, codes.clone(), scales.clone(), global_scale)
         for name, tensor in (("codes", codes.contiguous()), ("block_scales", scales.view(torch.uint8).contiguous())):
             layer.register_parameter(name, Parameter(tensor, requires_grad=False))
         scale = torch.tensor([global_scale], dtype=torch.float32, device=codes.device)
         layer.register_buffer("global_scale", scale, persistent=False)
-        most_blocks = 2 * card(codes.device.index).n_multiprocessors
-        scratch = torch.zeros(MAX_M * most_blocks, dtype=torch.int64, device=codes.device)
+        scratch = torch.zeros(MAX_M * most_blocks(codes.device.index), dtype=torch.int64, device=codes.device)
         layer.register_buffer("scratch", scratch, persistent=False)
-        if self._wide is not None:
-            self._wide.prepare(layer, codes.clone(), scales.clone(), global_scale)
+        layer.draftfast_kernel = self
+        _layers[layer.codes.data_ptr()] = layer
+
+    def give_up(self, layer: Module) -> None:
+        """Leaves the layer to `wide` alone."""
+        del _layers[layer.codes.data_ptr()]
+        for name in ("codes", "block_scales", "global_scale", "scratch", "draftfast_kernel"):
+            delattr(layer, name)
 
     def apply(self, layer: Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """[M, N] in the dtype of x."""
-        if len(x) > MAX_M and self._wide is not None:
-            return self._wide.apply(layer, x, bias)
-        weights = (layer.codes, layer.block_scales, layer.global_scale)
-        return torch.cat([gemv_logits(*weights, part) for part in self._parts(x)]).to(x.dtype)
+        y = torch.ops.draftfast.linear(layer.codes, layer.block_scales, layer.global_scale, x)
+        return y if bias is None else y + bias
 
-    def argmax(self, layer: Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Largest logit and its row, for each vector."""
-        if len(x) > MAX_M and self._wide is not None:
-            return self._wide.argmax(layer, x)
-        weights = (layer.codes, layer.block_scales, layer.global_scale)
-        found = [gemv_argmax(*weights, part, layer.scratch) for part in self._parts(x)]
-        values, rows = (part[0] if len(part) == 1 else torch.cat(part) for part in zip(*found, strict=True))
-        return values, rows.long()
-
-    def _parts(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return x.contiguous().split(self.max_m)
+    def top(self, layer: Module, x: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Largest logit and its id, for each vector."""
+        if not self.takes(len(x)):
+            return self.wide.top(layer, x, token_ids)
+        return argmax(layer.codes, layer.block_scales, layer.global_scale, x, token_ids, layer.scratch)

@@ -1,7 +1,7 @@
-"""How `kernels/gemv.cu` and `kernels/gemv_mma.cu` are launched: which kernel, how warps share rows, how much shared memory.
+"""How `kernels/gemv.cu`, `gemv_mma.cu` and `gemv_mma_few.cu` are launched: which kernel, how warps share rows, how much
+shared memory.
 
-The same plan as the program's own (`src/gpu/plan.rs`, `Plan::new`), figure for figure, but for matrices of few rows, which
-no draft head is. No torch.
+The same plan as the program's own (`src/gpu/plan.rs`, `Plan::new`), figure for figure. No torch.
 """
 
 from __future__ import annotations
@@ -18,20 +18,26 @@ WARPS, TILE_ROWS, STEP_K, SLOT_BYTES = 12, 32, 256, 4608
 # Fixed shared memory of the kernels, rounded up.
 FIXED_SHARED_BYTES = 1280
 SPLITS = (1, 2, 3, 4, 6, 12)
+# As in gemv_mma_few.cu: blocks that share tiles; and the sums of a tile in one warp.
+CLUSTER, SUMS_BYTES = 8, 1024
 KERNELS = {
     "gemv.cu": ("nvfp4_gemv", "nvfp4_gemv_few"),
     "gemv_mma.cu": ("nvfp4_mma", "nvfp4_mma_shallow", "nvfp4_mma_ragged"),
+    "gemv_mma_few.cu": ("nvfp4_mma_few",),
 }
+NEED_CLUSTERS = ("gemv_mma_few.cu",)
 
 
 @dataclass(frozen=True)
 class Card:
     """A GPU. `block_bytes`: dynamic shared memory that a block may have; `gemv_blocks`: blocks of gemv.cu that a
-    multiprocessor holds, 2 from compute capability 9.0 on, else 1."""
+    multiprocessor holds, 2 from compute capability 9.0 on, else 1; `clusters`: clusters of gemv_mma_few.cu that run at a
+    time, none before 9.0."""
 
     n_multiprocessors: int
     block_bytes: int
     gemv_blocks: int
+    clusters: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,9 @@ def _one(n: int, k: int, card: Card) -> Plan:
 def _several(n: int, k: int, m: int, card: Card) -> Plan | None:
     ragged = k % STEP_K != 0 or n < TILE_ROWS
     n_steps = -(-k // STEP_K)
+    few = None if ragged else _few(n, n_steps, m, card)
+    if few is not None:
+        return few
     # Fewer launches first, then the deeper prefetch.
     choices = [(fewer, depth) for fewer in range(m, 0, -1) for depth in ((1,) if ragged else (2, 1))]
     fitting = [choice for choice in choices if _several_bytes(n_steps, *choice, WARPS) <= card.block_bytes]
@@ -90,4 +99,30 @@ def _several(n: int, k: int, m: int, card: Card) -> Plan | None:
 
 def _several_bytes(n_steps: int, m: int, depth: int, split: int) -> int:
     """x, the weights in flight, and the sums of teams."""
-    return n_steps * STEP_K * 2 * m + WARPS * depth * SLOT_BYTES + (2 * WARPS * 8 * 128 if split > 1 else 0)
+    return _staged_bytes(n_steps, m, depth) + (2 * WARPS * SUMS_BYTES if split > 1 else 0)
+
+
+def _staged_bytes(n_steps: int, m: int, depth: int) -> int:
+    """x, and the weights in flight."""
+    return n_steps * STEP_K * 2 * m + WARPS * depth * SLOT_BYTES
+
+
+def _few(n: int, n_steps: int, m: int, card: Card) -> Plan | None:
+    """Hardly a tile for every multiprocessor; None: more, or no clusters, or not all vectors fit."""
+    n_tiles = -(-n // TILE_ROWS)
+    clusters = min(n_tiles, card.clusters)
+    splits = [split for split in SPLITS if CLUSTER * split <= n_steps]
+    if clusters == 0 or m == 1 or n_tiles * 2 > card.n_multiprocessors * 3 or not splits:
+        return None
+    tiles_per_cluster = -(-n_tiles // clusters)
+
+    def cost(split: int) -> int:
+        """The steps that the busiest warp takes."""
+        return -(-tiles_per_cluster // (WARPS // split)) * -(-n_steps // (CLUSTER * split))
+
+    split = min(splits, key=cost)
+    sums_bytes = -(-tiles_per_cluster // CLUSTER) * CLUSTER * split * SUMS_BYTES
+    shared_bytes = _staged_bytes(-(-n_steps // CLUSTER), m, 2) + sums_bytes
+    if shared_bytes > card.block_bytes:
+        return None
+    return Plan("nvfp4_mma_few", m, split, clusters * CLUSTER, WARPS, shared_bytes)

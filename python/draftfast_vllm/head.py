@@ -17,7 +17,7 @@ from torch.nn import Module
 from draftfast_vllm.errors import DraftfastError
 from draftfast_vllm.kernels import Kernel
 
-NO_ID = torch.iinfo(torch.int64).max
+NO_ID = torch.iinfo(torch.int32).max
 
 
 def rank_rows(n_rows: int, tp_rank: int, tp_size: int) -> torch.Tensor:
@@ -45,9 +45,9 @@ class DraftHead(Module):
         """[T, H] -> [T, rows of this rank]."""
         return self.kernel.apply(self, hidden_states)
 
-    def argmax(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[T, H] -> the largest logit [T] and its row [T]; the first of equals."""
-        return self.kernel.argmax(self, hidden_states)
+    def top(self, hidden_states: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[T, H] -> the largest logit [T] and I32 [T] its id, of the I32 ids of this rank's rows; the first of equals."""
+        return self.kernel.top(self, hidden_states, token_ids)
 
 
 class DraftLogits(Module):
@@ -67,7 +67,7 @@ class DraftLogits(Module):
             raise DraftfastError(f"the drafter scales its logits by {self.scale}, and an argmax needs a positive scale")
         self.register_buffer("all_token_ids", all_token_ids, persistent=False)
         n_rows = len(all_token_ids) // tp_size
-        self.register_buffer("token_ids", all_token_ids[tp_rank * n_rows :][:n_rows].clone(), persistent=False)
+        self.register_buffer("token_ids", all_token_ids[tp_rank * n_rows :][:n_rows].int(), persistent=False)
         self._returns_ids = False
 
     def forward(self, lm_head: DraftHead, hidden_states: torch.Tensor, embedding_bias: None = None) -> torch.Tensor:
@@ -89,20 +89,19 @@ class DraftLogits(Module):
     def get_top_tokens(
         self, lm_head: DraftHead, hidden_states: torch.Tensor, embedding_bias: None = None
     ) -> torch.Tensor:
-        """[T] target ids of the largest logits, the same on every rank; the smallest id of equals.
+        """I64 [T] target ids of the largest logits, the same on every rank; the smallest id of equals.
 
         Scale and soft cap keep the order, so they are left out.
         """
-        values, rows = lm_head.argmax(hidden_states)
-        ids = self.token_ids[rows]
+        values, ids = lm_head.top(hidden_states, self.token_ids)
         if self.tp_size == 1:
-            return ids
+            return ids.long()
         from vllm.distributed import tensor_model_parallel_all_gather
 
         # Two gathers: an id above 2^24 would not survive as F32, nor one above 256 as BF16.
         values = tensor_model_parallel_all_gather(values.float().unsqueeze(-1))
         ids = tensor_model_parallel_all_gather(ids.unsqueeze(-1))
-        return ids.masked_fill(values < values.amax(-1, keepdim=True), NO_ID).amin(-1)
+        return ids.masked_fill(values < values.amax(-1, keepdim=True), NO_ID).amin(-1).long()
 
     def top_tokens_of(self, compute_logits: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """`get_top_tokens` for a class that has none: its own `compute_logits`, norm included, up to this module."""

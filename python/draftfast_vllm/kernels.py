@@ -1,7 +1,7 @@
 """Which kernel multiplies by packed weights, and the parameters it keeps on a module.
 
-`vllm` is vLLM's own W4A16 choice for the GPU (Marlin, CuTe-DSL, Humming, B12x). `draftfast` is our GEMV for the
-draft head. A CPU has no NVFP4 kernel: weights are decoded to the model's dtype once, `decoded`.
+`vllm` is vLLM's own W4A16 choice for the GPU (Marlin, CuTe-DSL, Humming, B12x). `draftfast` is our GEMV (`gemv`). A CPU has
+no NVFP4 kernel: weights are decoded to the model's dtype once, `decoded`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ class Kernel(Protocol):
 
     def apply(self, layer: Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor: ...
 
-    def argmax(self, layer: Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
+    def top(self, layer: Module, x: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
-class ArgmaxOfLogits:
-    """`argmax` for kernels that have none of their own: the largest logit of each vector, and its first row."""
+class TopOfLogits:
+    """`top` for kernels that have none of their own: the largest logit of each vector, and the id of its first row."""
 
-    def argmax(self, layer: Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[M] values and I64 [M] rows."""
-        return self.apply(layer, x).max(dim=-1)  # type: ignore[attr-defined]
+    def top(self, layer: Module, x: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[M] values and I32 [M] ids, of I32 [N] `token_ids`."""
+        values, rows = self.apply(layer, x).max(dim=-1)  # type: ignore[attr-defined]
+        return values, token_ids[rows]
 
 
-class DecodedKernel(ArgmaxOfLogits):
+class DecodedKernel(TopOfLogits):
     """The reference: weights decoded to the model's dtype, multiplied by torch."""
 
     name = "decoded"
@@ -47,7 +48,7 @@ class DecodedKernel(ArgmaxOfLogits):
         return torch.nn.functional.linear(x, layer.weight, bias)
 
 
-class VllmKernel(ArgmaxOfLogits):
+class VllmKernel(TopOfLogits):
     """vLLM's W4A16 kernel, by the same steps as its own online lm_head quantization."""
 
     def __init__(self) -> None:
@@ -66,10 +67,3 @@ class VllmKernel(ArgmaxOfLogits):
 
     def apply(self, layer: Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         return self._kernel.apply_weights(layer, x, bias)
-
-
-def platform_kernel() -> Kernel:
-    """A kernel for one linear on this platform."""
-    from vllm.platforms import current_platform
-
-    return DecodedKernel() if current_platform.is_cpu() else VllmKernel()

@@ -15,6 +15,7 @@ import torch
 from torch.nn import Module
 
 from draftfast_vllm import kernels
+from draftfast_vllm.backend import fill_linear
 from draftfast_vllm.errors import DraftfastError
 from draftfast_vllm.nvfp4 import BLOCK
 from draftfast_vllm.sidecar import Packed, Sidecar
@@ -55,9 +56,11 @@ class Nvfp4Method:
 class PlainLinear(Module):
     """Replaces a `torch.nn.Linear` (the `eh_proj` of the DeepSeek and GLM families), which has no quant_method."""
 
-    def __init__(self, kernel: kernels.Kernel, original: torch.nn.Linear) -> None:
+    kernel: kernels.Kernel
+
+    def __init__(self, original: torch.nn.Linear) -> None:
         super().__init__()
-        self.params_dtype, self.kernel, self.bias = original.weight.dtype, kernel, original.bias
+        self.params_dtype, self.bias = original.weight.dtype, original.bias
         self.output_size_per_partition, self.input_size_per_partition = original.weight.shape
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -153,18 +156,18 @@ def _whole_shape(layer: Module, shard: str | int | None) -> tuple[int, int]:
     raise DraftfastError(f"shard `{shard}` of `{type(layer).__name__}` cannot be filled from a sidecar", KEEP_HINT)
 
 
-def load(drafter: Module, found: Group, sidecar: Sidecar, device: torch.device) -> str:
+def load(drafter: Module, found: Group, sidecar: Sidecar, device: torch.device, backend: str) -> str:
     """Replaces the module's weight by the sidecar's; returns the name of the kernel."""
-    kernel = kernels.platform_kernel()
     layer = found.module
     global_scale = next(iter(found.parts.values())).global_scale
     if isinstance(layer, torch.nn.Linear):
-        replacement = PlainLinear(kernel, layer)
+        replacement = PlainLinear(layer)
         (part,) = found.parts.values()
         parent, _, leaf = found.name.rpartition(".")
         setattr(drafter.get_submodule(parent), leaf, replacement)
-        kernel.prepare(replacement, *_whole(sidecar, part, device), global_scale)
-        return kernel.name
+        packed = (*_whole(sidecar, part, device), global_scale)
+        replacement.kernel = fill_linear(backend, found.name, replacement, *packed)
+        return replacement.kernel.name
     n, k = partition_shape(layer)
     if k % BLOCK:
         raise DraftfastError(
@@ -175,7 +178,7 @@ def load(drafter: Module, found: Group, sidecar: Sidecar, device: torch.device) 
     codes = _sharded(found, sidecar, "weight", torch.empty(n, k // 2, dtype=torch.uint8, device=device))
     scales = torch.empty(n, k // BLOCK, dtype=torch.uint8, device=device)
     scales = _sharded(found, sidecar, "weight_scale", scales).view(torch.float8_e4m3fn)
-    kernel.prepare(layer, codes, scales, global_scale)
+    kernel = fill_linear(backend, found.name, layer, codes, scales, global_scale)
     layer.quant_method = Nvfp4Method(kernel)
     return kernel.name
 

@@ -13,14 +13,37 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from draftfast_vllm.errors import DraftfastError
 
 SOURCES = Path(__file__).parent / "cuda"
-FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE = 8
+# Of the driver's header.
+FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE, LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 8, 4
+
+
+class LaunchAttribute(ctypes.Structure):
+    """`CUlaunchAttribute`, of which the dimensions of a cluster are all that is used here."""
+
+    _fields_: ClassVar = [
+        ("id", ctypes.c_uint64),
+        *((name, ctypes.c_uint) for name in ("x", "y", "z")),
+        ("rest_of_value", ctypes.c_byte * 52),
+    ]
+
+
+class LaunchConfig(ctypes.Structure):
+    """`CUlaunchConfig`."""
+
+    _fields_: ClassVar = [
+        *((f"{what}_{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "xyz"),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("n_attributes", ctypes.c_uint),
+    ]
 
 
 class Function:
@@ -32,6 +55,14 @@ class Function:
     def allow_shared(self, n_bytes: int) -> None:
         """Lets launches take this much dynamic shared memory."""
         _driver("cuFuncSetAttribute", self._handle, FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE, n_bytes)
+
+    def most_clusters(self, cluster: int, block: int, shared_bytes: int) -> int:
+        """Clusters of this many blocks that the device runs at a time."""
+        dimension = LaunchAttribute(LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, cluster, 1, 1)
+        config = LaunchConfig(cluster, 1, 1, block, 1, 1, shared_bytes, None, ctypes.pointer(dimension), 1)
+        found = ctypes.c_int()
+        _driver("cuOccupancyMaxActiveClusters", ctypes.byref(found), self._handle, ctypes.byref(config))
+        return found.value
 
     def launch(self, grid: int, block: int, shared_bytes: int, arguments: Sequence[torch.Tensor | int | None]) -> None:
         """On torch's current stream. A tensor is passed as its address, None as null, a number as 32 bits."""
@@ -48,11 +79,10 @@ def _argument(argument: torch.Tensor | int | None) -> ctypes.c_void_p | ctypes.c
 
 
 class Program:
-    """The kernels of one source, loaded on the current device."""
+    """The kernels of one source, compiled, loaded on the current device."""
 
-    def __init__(self, source: Path, options: Sequence[str] = ()) -> None:
+    def __init__(self, cubin: bytes) -> None:
         self._module = ctypes.c_void_p()
-        cubin = cached_cubin(source, [f"--gpu-architecture={architecture()}", *options])
         # torch has made the device's primary context current by the time there are weights on it.
         torch.cuda.current_stream().synchronize()
         _driver("cuModuleLoadData", ctypes.byref(self._module), cubin)

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from draftfast_vllm import kernels, nvfp4
+from draftfast_vllm import nvfp4
 from draftfast_vllm.attach import PackedHead, Ranks, attach_head
+from draftfast_vllm.backend import fill_linear
 from draftfast_vllm.config import Settings
 from draftfast_vllm.errors import DraftfastError
 from draftfast_vllm.head import rank_rows
@@ -41,7 +42,7 @@ def attach_mask(drafter: Module, head: Module, vllm_config: Any, settings: Setti
         settings,
         ranks,
     )
-    names = quantize_linears(drafter, settings.keep_bf16)
+    names = quantize_linears(drafter, settings.keep_bf16, settings.backend)
     return f"mask `{settings.mask}`: {n_kept} of {target_rows} ids in {len(ids)} rows, head by {kernel.name}, {len(names)} MTP linears quantized at load"
 
 
@@ -89,7 +90,7 @@ def rows_of_rank(head: Module, ids: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     return torch.cat(gathered)
 
 
-def quantize_linears(drafter: Module, keep_bf16: tuple[str, ...]) -> list[str]:
+def quantize_linears(drafter: Module, keep_bf16: tuple[str, ...], backend: str) -> list[str]:
     """Quantizes this rank's share of each linear in place; returns their names. Globs match vLLM's module names."""
     done = []
     for name, layer in list(drafter.named_modules()):
@@ -108,8 +109,6 @@ def quantize_linears(drafter: Module, keep_bf16: tuple[str, ...]) -> list[str]:
             raise DraftfastError(f"module `{name}` has {k} columns on this rank, expected a multiple of {nvfp4.BLOCK}")
         codes, scales, global_scale = nvfp4.quantize(weight.data[:n, :k])
         free_original(layer)
-        kernel = kernels.platform_kernel()
-        kernel.prepare(layer, codes, scales, global_scale)
-        layer.quant_method = Nvfp4Method(kernel)
+        layer.quant_method = Nvfp4Method(fill_linear(backend, name, layer, codes, scales, global_scale))
         done.append(name)
     return done

@@ -3,8 +3,8 @@
 Keys of a case: `k` draft tokens (0: no speculation), `local_argmax`, `probabilistic`, `tp`, `runner` (1 or 2),
 `compile`, `additional` (additional_config), `install` (options of `draftfast_vllm.install`), `probe` (compare the
 drafter's weights with this sidecar; "off": only look), `lora`, `draft_model`, `subprocess` (the engine in a process of its own),
-`collected` (check what was written there), `environment`, `vllm_version` (what vLLM says it is). `runner`, `subprocess` and `compile` hold for a whole process: the
-first case's count.
+`collected` (check what was written there), `environment`, `vllm_version` (what vLLM says it is), `emulate`
+(`emulated.py` stands for our kernels). `runner`, `subprocess`, `compile` and `emulate` hold for a whole process: the first case's count.
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ def prepare_process(case: dict[str, Any]) -> None:
         import runner_v2
 
         runner_v2.enable()
+    if case.get("emulate"):
+        import emulated
+
+        emulated.enable()
 
 
 def generate(model: str, case: dict[str, Any]) -> dict[str, Any]:

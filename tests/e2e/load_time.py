@@ -18,6 +18,7 @@ import torch
 from torch.nn import Module
 
 from draftfast_vllm import checks, identity, kernels, linears
+from draftfast_vllm.backend import fill_linear, head_kernel
 from draftfast_vllm.sidecar import HEAD, Packed, Sidecar
 from draftfast_vllm.tensor_file import TensorFile
 
@@ -39,17 +40,18 @@ def timed(what: str, step: Callable[[], Any], counts: bool = True) -> Any:
 
 
 def place(sidecar: Sidecar, linear: Packed) -> Module:
-    """A linear's weights in the layout of the platform's kernel."""
-    layer, kernel = Module(), kernels.platform_kernel()
+    """A linear's weights in the layouts of the kernels that are the fastest for it."""
+    layer = Module()
     layer.params_dtype = torch.bfloat16
     layer.output_size_per_partition, layer.input_size_per_partition = linear.n, linear.k
-    kernel.prepare(layer, *linears._whole(sidecar, linear, torch.device(DEVICE)), linear.global_scale)
+    packed = (*linears._whole(sidecar, linear, torch.device(DEVICE)), linear.global_scale)
+    kernel = fill_linear("auto", linear.name, layer, *packed)
+    print(f"{linear.name} goes by {kernel.name}")
     return layer
 
 
 def place_head(sidecar: Sidecar) -> None:
     """The head, after both kernels were timed."""
-    from draftfast_vllm.backend import head_kernel
     from draftfast_vllm.head import DraftHead
 
     packed = (*linears._whole(sidecar, sidecar.head, torch.device(DEVICE)), sidecar.head.global_scale)
@@ -80,7 +82,7 @@ def main(model: Path, path: Path) -> None:
         )
         timed(
             "vLLM's kernel for the first time",
-            lambda: kernels.platform_kernel().prepare(layer, *packed, 1.0),
+            lambda: kernels.VllmKernel().prepare(layer, *packed, 1.0),
             counts=False,
         )
     sidecar = timed("open: sums, manifest, header, ids", lambda: Sidecar.open(path))
@@ -88,7 +90,9 @@ def main(model: Path, path: Path) -> None:
     timed("NaN block scales", sidecar.check_scales)
     timed("tokenizer", lambda: checks.check_tokenizer(sidecar, model))
     print(timed("lm_head against the draft head", lambda: identity.check_head(sidecar, head, model, 0)))
-    layers = timed("placing the linears", lambda: [place(sidecar, linear) for linear in sidecar.linears])
+    layers = timed(
+        "placing the linears, both kernels timed", lambda: [place(sidecar, linear) for linear in sidecar.linears]
+    )
     timed("placing the head", lambda: place_head(sidecar))
     print(
         f"{sidecar.head.n} x {sidecar.head.k} head, {len(layers)} linears, {HEAD} of {sidecar.n_real_rows} ids on {DEVICE}: {total:.2f} s in all"

@@ -93,7 +93,7 @@ class Case:
     @property
     def process(self) -> tuple[Any, ...]:
         """Cases with the same one share a process."""
-        return tuple(self.options.get(key) for key in ("runner", "tp", "subprocess", "compile"))
+        return tuple(self.options.get(key) for key in ("runner", "tp", "subprocess", "compile", "emulate"))
 
     def wrong(self, world: World, result: dict[str, Any] | None, log: str) -> str | None:
         """What is wrong with the result; None if it is as it must be."""
@@ -145,6 +145,9 @@ SERVING = [
     Case("tensor parallel 2, the seed's mask", {"tp": 2, "k": K, "additional": {"draftfast": {"mask": "@WORK/some.pt", "keep_bf16": ["*"]}}}, "some"),
     Case("engine in a subprocess, sidecar from the environment", {"k": K, "subprocess": True, "environment": {"DRAFTFAST_SIDECAR": "@WORK/some"}}, "some"),
     Case("compiled, needed ids missing", {"compile": True, **sidecar("some")}, "some"),
+    Case("our products as ops, emulated", {"emulate": True, "probe": "@WORK/some", **sidecar("some", backend="draftfast")}, "some", REPLACED),
+    Case("compiled, our products as ops, emulated", {"emulate": True, "compile": True, **sidecar("some", backend="draftfast")}, "some"),
+    Case("runner V2, our products as ops, emulated", {"emulate": True, "runner": 2, **sidecar("some", backend="draftfast")}, "some"),
 ]  # fmt: skip
 
 

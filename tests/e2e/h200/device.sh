@@ -1,34 +1,45 @@
 #!/usr/bin/env bash
-# Everything on the device machine: device.sh PIECE.tar.xz, in the checkout's root, results under $OUT. About six minutes.
-# STEPS="engines" runs some of the steps, MODES="native sidecar" some of the engines, PROFILE=1 says where their time goes.
-# A step that fails says so and costs itself, not the others; logs come back in one file.
+# Everything on the device machine, in the checkout's root:
+#   device.sh start PIECE.tar.xz   starts it in the background, in a copy of the checkout, and returns
+#   device.sh collect [SECONDS]    waits for its end, at most so long, and puts what there is under $OUT
+#   device.sh PIECE.tar.xz         both
+# ENGINES="native sidecar@layers=24,gpus=1; none" says which engines (see engines.py), in waves that start one after the other;
+# STEPS="engines" which of the steps; PROFILE=1 adds where the engines' time goes. A step that fails says so and costs itself,
+# not the others; logs come back in one file.
 set -uo pipefail
-here=$(realpath "$(dirname "$0")"); root=$(realpath "$here/../../.."); work=${WORK:-$(mktemp -d)}; begin=$SECONDS
-mkdir -p "$work" "$OUT"
-export PYTHONPATH="$work/site:$root/python:$here" PATH="$work/site/bin:$PATH" PYTHONUNBUFFERED=1 TRITON_CACHE_DIR="$work/triton" CUDA_CACHE_PATH="$work/nv"
-export CUDA_CACHE_MAXSIZE=4294967296 VLLM_CACHE_ROOT="$work/cache" VLLM_CONFIG_ROOT="$work/config" TORCHINDUCTOR_COMPILE_THREADS=4 OMP_NUM_THREADS=1
-export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 TRITON_CACHE_AUTOTUNING=1
+here=$(realpath "$(dirname "$0")"); root=$(realpath "$here/../../.."); work=${WORK:-$(dirname "$(mktemp -u)")/draftfast-h200}; out="$work/out"
+one_gpu="native sidecar seed sidecar-vllm none missing-ids full-head"
 
-logs() { # what comes back of the logs: the ends of all, in one file
-  for log in "$work"/*.log; do printf '\n===== %s\n' "$log"; tail -c 60000 "$log"; done > "$OUT/logs.txt"
+start() { # start PIECE
+  rm -rf "$work"; mkdir -p "$out" "$work/tree/tests" "$work/site"
+  cp -rL "$root/python" "$work/tree/python"; cp -r "$root/tests/e2e" "$root/tests/python" "$work/tree/tests"; cp -r "$root/kernels" "$work/tree/kernels"
+  tar -xJf "$1" -C "$work/site" || exit 1
+  WORK="$work" setsid bash "$work/tree/tests/e2e/h200/device.sh" all > "$work/all.log" 2>&1 < /dev/null &
 }
-trap logs EXIT
+collect() { # collect SECONDS
+  for ((i = 0; i < $1; i++)); do [ -e "$work/done" ] && break; sleep 1; done
+  for log in "$work"/*.log; do printf '\n===== %s\n' "$(basename "$log")"; tail -c 60000 "$log"; done > "$out/logs.txt"
+  cp "$out"/* "$OUT"; cat "$out/steps.txt" "$out"/engines*.txt
+  [ -e "$work/done" ] || { echo "not at its end: $(ls -t "$work"/*.log | head -n 3 | tr '\n' ' ')"; tail -n 2 "$work"/native*.log "$work"/engines*.log; }
+}
 step() { # step SECONDS NAME COMMAND...: its log, its time, its status
   local limit=$1 name=$2 at=$SECONDS; shift 2
   timeout -k 5 "$limit" "$@" > "$work/$name.log" 2>&1
   local status=$?
-  echo "[$((SECONDS - begin)) s] $name: $([ $status = 0 ] && echo ok || echo "FAILED ($status): $(tail -n 2 "$work/$name.log" | tr '\n' ' ' | cut -c1-300)") in $((SECONDS - at)) s" | tee -a "$OUT/steps.txt"
+  echo "[$SECONDS s] $name: $([ $status = 0 ] && echo ok || echo "FAILED ($status): $(tail -n 2 "$work/$name.log" | tr '\n' ' ' | cut -c1-300)") in $((SECONDS - at)) s" | tee -a "$out/steps.txt"
   return $status
 }
+wanted() { [[ " ${STEPS:-large smoke kernels engines load units} " == *" $1 "* ]]; }
 entry_point() { # as an installed wheel has it: vLLM's processes find the plugin by it
   local info="$work/site/draftfast-0.1.0.dist-info"; mkdir -p "$info"
   printf 'Metadata-Version: 2.1\nName: draftfast\nVersion: 0.1.0\n' > "$info/METADATA"
   printf '[vllm.general_plugins]\ndraftfast = draftfast_vllm:register\n' > "$info/entry_points.txt"
 }
-model() {
-  python3 "$here/make_model.py" "$work/model" || return
+model() { # model LAYERS: a model and its sidecars
+  local dir="$work/layers$1"
+  python3 "$here/make_model.py" "$dir/model" "$1" || return
   for kept in side:ids missing:missing full:full; do
-    draftfast quantize "$work/model" --vocab "$work/model/${kept#*:}.txt" -o "$work/${kept%:*}" --force || return
+    draftfast quantize "$dir/model" --vocab "$dir/model/${kept#*:}.txt" -o "$dir/${kept%:*}" --force || return
   done
 }
 large() { # the 27B's shapes
@@ -36,21 +47,35 @@ large() { # the 27B's shapes
   seq 0 64127 > "$work/27b.txt"
   draftfast quantize "$work/27b" --vocab "$work/27b.txt" -o "$work/27b-side" --force
 }
-export -f model large; export here work
+all() {
+  local layers engines=${ENGINES:-$one_gpu} models=() wave=0
+  export PYTHONPATH="$work/site:$root/python:$here" PATH="$work/site/bin:$PATH" PYTHONUNBUFFERED=1 TRITON_CACHE_DIR="$work/triton" CUDA_CACHE_PATH="$work/nv"
+  export CUDA_CACHE_MAXSIZE=4294967296 VLLM_CACHE_ROOT="$work/cache" VLLM_CONFIG_ROOT="$work/config" TORCHINDUCTOR_COMPILE_THREADS=4 OMP_NUM_THREADS=1
+  export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 TRITON_CACHE_AUTOTUNING=1 work here
+  export -f model large
+  entry_point
+  for layers in $(grep -o 'layers=[0-9]*' <<< "$engines layers=20" | sort -u | cut -d= -f2); do
+    CUDA_VISIBLE_DEVICES=$(($(nvidia-smi -L | wc -l) - 1)) step 200 "model$layers" bash -c "model $layers" &
+    models+=($!)
+  done
+  wanted smoke && step 120 smoke python3 "$here/smoke.py"
+  wait "${models[@]}"
+  # Engines do not touch a GPU in their first minute.
+  wanted kernels && { step 150 kernels python3 "$here/kernels.py" "$out/kernels.json" & }
+  while wanted engines && [ -n "$engines" ]; do
+    step 700 "engines$((++wave))" python3 "$here/compare.py" "$work" "$out/engines$wave" 420 ${engines%%;*}
+    [[ $engines == *";"* ]] && engines=${engines#*;} || engines=
+  done
+  wait
+  wanted large && step 150 large bash -c large
+  wanted load && step 60 load python3 "$root/tests/e2e/load_time.py" "$work/27b" "$work/27b-side" && cp "$work/load.log" "$out/load.txt"
+  wanted units && step 180 units python3 -m pytest -q -p no:cacheprovider "$root/tests/python"
+  touch "$work/done"
+}
 
-wanted() { [[ " ${STEPS:-large engines kernels load units} " == *" $1 "* ]]; }
-step 60 unpack bash -c 'mkdir -p "$work/site" && { tar -xJf "$0" -C "$work/site" || python3 -m tarfile -e "$0" "$work/site"; }' "$1" || exit 1
-entry_point
-wanted large && { step 150 large bash -c large & }
-step 90 smoke python3 "$here/smoke.py" &
-smoke=$!
-step 150 model bash -c model; made=$?
-wait "$smoke"; runs=$?
-if wanted engines && [ $made = 0 ] && [ $runs = 0 ]; then
-  step 480 engines python3 "$here/compare.py" "$work" "$OUT" 330 ${MODES:-}
-fi
-wait
-wanted kernels && step 90 kernels python3 "$here/kernels.py" "$OUT/kernels.json" && grep -v '^right.*ok.: True' "$work/kernels.log" | cut -c1-900
-wanted load && step 60 load python3 "$root/tests/e2e/load_time.py" "$work/27b" "$work/27b-side" && cp "$work/load.log" "$OUT/load.txt" && tail -n 25 "$OUT/load.txt"
-wanted units && step 60 units python3 -m pytest -q -p no:cacheprovider "$root/tests/python"
-cat "$OUT/table.txt" "$OUT/steps.txt"
+case $1 in
+  start) start "$2" ;;
+  collect) collect "${2:-0}" ;;
+  all) all ;;
+  *) start "$1"; collect "${SECONDS_AT_MOST:-570}" ;;
+esac

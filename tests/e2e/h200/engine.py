@@ -4,7 +4,8 @@ Says on its standard output, a JSON line each: `ready`, then for each line that 
 request), `finish` (what stays to be said: drafter memory, time of the draft head alone). Everything else goes to its log,
 with PROFILE=1 also where a round of the engine spends its time, on the processor and on the GPU.
 
-The engine core is a process of its own, as under `vllm serve`; `probes.py` is what measures there.
+The engine core is a process of its own, as under `vllm serve`, unless the environment says otherwise; `probes.py` is what
+measures there.
 """
 
 from __future__ import annotations
@@ -17,14 +18,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-N_TOKENS, K, PROMPT = 1024, int(os.environ.get("K", "7")), [5, 6, 7, 8, 9, 10]
+N_TOKENS, PROMPT = 1024, [5, 6, 7, 8, 9, 10]
+K, TP = int(os.environ.get("K", "7")), int(os.environ.get("TP", "1"))
 os.environ |= {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
     "VLLM_WORKER_MULTIPROC_METHOD": "fork",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_USE_V2_MODEL_RUNNER": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
+    # No NVLink multicast on this machine.
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+    "VLLM_USE_NCCL_SYMM_MEM": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NCCL_NVLS_ENABLE": "0",
 }
 
 
@@ -56,6 +62,8 @@ def start(mode: str, work: Path) -> Any:
             "num_speculative_tokens": K,
             "use_local_argmax_reduction": True,
         }
+    if TP > 1:
+        options |= {"tensor_parallel_size": TP, "distributed_executor_backend": "mp", "disable_custom_all_reduce": True}
     return LLM(
         model=str(work / "model"), skip_tokenizer_init=True, max_model_len=2048, max_num_seqs=4, max_num_batched_tokens=2048,
         dtype="bfloat16", enable_prefix_caching=False, attention_backend="TRITON_ATTN", gdn_prefill_backend="triton",
@@ -78,7 +86,7 @@ def one_round(llm: Any, chain: list[int]) -> dict[str, Any]:
     begin = time.perf_counter()
     text = generate(N_TOKENS)
     seconds = time.perf_counter() - begin
-    (draft_us,) = llm.collective_rpc("draft_times_us")
+    draft_us, *_ = llm.collective_rpc("draft_times_us")
     return {
         "tokens_per_s": N_TOKENS / seconds,
         "text_is_the_chain": text == chain,
@@ -124,7 +132,7 @@ def profiled_rounds(llm: Any, chain: list[int]) -> None:
 
 def finish(llm: Any, chain: list[int]) -> dict[str, Any]:
     """What the worker says of its draft head."""
-    (answer,) = llm.collective_rpc("draft_head")
+    answer, *_ = llm.collective_rpc("draft_head", args=(TP == 1,))
     if os.environ.get("PROFILE"):
         profiled_rounds(llm, chain)
     return answer

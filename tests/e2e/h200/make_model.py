@@ -1,6 +1,6 @@
-"""A Qwen3.5 with the full-size head and twenty layers, whose text is a chain inside the kept ids: `make_model.py DIR`.
+"""A Qwen3.5 with the full-size head and few layers, whose text is a chain inside the kept ids: `make_model.py DIR [LAYERS]`.
 
-Twenty, because with few the H200 waits for vLLM's Python at every step (3.4 ms and more), whatever drafts.
+Twenty layers or more: with fewer the H200 waits for vLLM's Python at every step (3.4 ms and more), whatever drafts.
 
 As `../make_model.py`, written on the GPU: head 248,320 x 2,560, MTP linears of the Flash-Next width. `chain.pt` holds the
 next id of each id, `mask.pt` the seed's mask of 64,026 ids. Vocabularies: `ids.txt` 64,128 ids, `missing.txt` those without
@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import Qwen3_5TextConfig
 
-V, H, MLP, N_LAYERS, N_KEPT, N_SEED = 248_320, 2560, 9728, 20, 64_128, 64_026
+V, H, MLP, N_KEPT, N_SEED = 248_320, 2560, 9728, 64_128, 64_026
+N_LAYERS = int(sys.argv[2]) if len(sys.argv) > 2 else 20
 HEADS, KV_HEADS, HEAD_DIM, GDN_KEY_HEADS, GDN_VALUE_HEADS, GDN_DIM = 16, 4, 256, 16, 32, 128
 
 

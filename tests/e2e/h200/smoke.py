@@ -8,10 +8,10 @@ from vllm import LLM
 from vllm.platforms import current_platform
 
 from draftfast_vllm import nvfp4
-from draftfast_vllm.kernels import platform_kernel
+from draftfast_vllm.kernels import VllmKernel
 
 assert current_platform.is_cuda(), current_platform
-layer, kernel = Module(), platform_kernel()
+layer, kernel = Module(), VllmKernel()
 layer.params_dtype, layer.output_size_per_partition, layer.input_size_per_partition = torch.bfloat16, 256, 512
 weight, x = (torch.randn(n, 512, device="cuda", dtype=torch.bfloat16) for n in (256, 4))
 codes, scales, global_scale = nvfp4.quantize(weight)

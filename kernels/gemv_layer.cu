@@ -1,0 +1,13 @@
+// One vector: see layer.cuh.
+
+#include "gemv.cu"
+#include "layer.cuh"
+
+#define LAYER(NAME, ROWS, DEPTH)                                                                \
+    extern "C" __global__ BOUNDS void NAME##_layer(WEIGHTS_AND_X, u16* __restrict__ y) {        \
+        RoundedRow sink = {y};                                                                  \
+        gemv<ROWS, DEPTH>({codes, scales, global_scale, n_rows, k}, x, split, dependent, sink); \
+    }
+
+LAYER(nvfp4_gemv, 4, 1)
+LAYER(nvfp4_gemv_few, 1, 3)

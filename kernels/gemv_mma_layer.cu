@@ -1,0 +1,14 @@
+// Two to eight vectors: see layer.cuh.
+
+#include "gemv_mma.cu"
+#include "layer.cuh"
+
+#define LAYER(NAME, DEPTH, RAGGED)                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME##_layer(WEIGHTS_AND_X, u16* __restrict__ y) { \
+        RoundedRows sink = {y, n_rows, m_count};                                                                \
+        gemv<DEPTH, RAGGED>({codes, scales, global_scale, n_rows, k}, x, m_count, split, dependent, sink);      \
+    }
+
+LAYER(nvfp4_mma, 2, false)
+LAYER(nvfp4_mma_shallow, 1, false)
+LAYER(nvfp4_mma_ragged, 1, true)

@@ -1,0 +1,1 @@
+../../../kernels/gemv_layer.cu

@@ -1,0 +1,1 @@
+../../../kernels/gemv_mma_few.cu
