@@ -18,7 +18,6 @@ use super::{
     hash::Folded,
     lanes::Lane,
     pairs::{EDGE, NONE, Pairs},
-    slots::Key,
     spec::Spec,
     token_bytes::TokenBytes,
     whole::Whole,
@@ -76,20 +75,18 @@ impl Merges {
             made.push(*known);
         }
         let is_own = made.iter().zip(0..).all(|(made, symbol)| *made == symbol);
-        let mut pairs = Pairs::with_capacity(merged.len());
-        for (rank, (left, right, _)) in merged.iter().enumerate() {
-            // A token that nothing makes is never there to be merged.
-            let pair = [left, right].map(|id| symbols[*id as usize]);
-            if !pair.contains(&NONE) {
-                pairs.insert(pair[0], pair[1], rank as u32);
-            }
-        }
+        // A token that nothing makes is never there to be merged.
+        let pair = |ids: [u32; 2]| ids.map(|id| symbols[id as usize]);
+        let ranked = merged.iter().zip(0..).map(|((left, right, _), rank)| (pair([*left, *right]), rank));
+        let ranked: Vec<_> = ranked.filter(|(pair, _)| !pair.contains(&NONE)).collect();
+        let pairs = Pairs::new(&ranked)?;
         let ids: Vec<u32> = bytes.into_iter().chain(merged.iter().map(|(_, _, id)| *id)).collect();
-        let whole = is_own.then(|| {
-            let parts = merged.iter().map(|(left, right, _)| [left, right].map(|id| symbols[*id as usize]));
+        let find_whole = || {
+            let parts = merged.iter().map(|(left, right, _)| pair([*left, *right]));
             let parts: Vec<[u32; 2]> = (0..N_BYTES).map(|byte| [byte; 2]).chain(parts).collect();
             Whole::new(&pairs, &parts, |symbol| tokens.get(ids[symbol as usize]))
-        });
+        };
+        let whole = is_own.then(find_whole).transpose()?;
         let mut merges = Self {
             byte_ranks: (0..1 << 16).map(|pair| pairs.rank(pair >> 8, pair & 0xff)).collect(),
             pairs,
@@ -148,18 +145,9 @@ impl Merges {
         last.max(first.min(second))
     }
 
-    /// The symbol of the pre-token of a key that is found without merging.
-    #[inline(always)]
-    pub fn whole(&self, key: impl Key) -> Option<u32> {
-        self.whole.as_ref().and_then(|whole| whole.get(key.bytes(), key.n_bytes()))
-    }
-
-    /// Asks for what [`Self::whole`] reads.
-    #[inline(always)]
-    pub fn ask_whole(&self, key: impl Key) {
-        if let Some(whole) = &self.whole {
-            whole.prefetch(key.bytes());
-        }
+    /// The tokens that are found without merging.
+    pub fn whole(&self) -> Option<&Whole> {
+        self.whole.as_ref()
     }
 
     /// The ranks of pairs.

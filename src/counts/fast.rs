@@ -191,6 +191,11 @@ impl Fast {
         &self.merges
     }
 
+    /// Whether pre-tokens may be tokens that merging does not make.
+    pub(super) fn ignores_merges(&self) -> bool {
+        !self.whole.is_empty()
+    }
+
     /// The token that a pre-token is because the model ignores merges for it.
     pub(super) fn whole_token(&self, bytes: &[u8]) -> Option<u32> {
         if self.whole.is_empty() { None } else { self.whole.get(bytes).copied() }

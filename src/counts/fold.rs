@@ -4,7 +4,8 @@ use super::{
     bpe::Scratch,
     fast::Fast,
     lanes::{Added, merge_all},
-    slots::{Key, Part},
+    pairs::NONE,
+    slots::{Key, N_PART, Part},
     table::Table,
 };
 
@@ -53,24 +54,58 @@ impl Fast {
     /// Merges the pre-tokens of keys.
     #[inline(always)]
     fn merge_keys<K: Key>(&self, mut part: Part<'_, K>, added: &mut Added<'_>) {
-        let merges = self.merges();
+        let (mut keys, mut n) = ([(K::default(), 0); N_PART], 0);
         merge_all::<16, 40, [u8; 16]>(
-            merges,
+            self.merges(),
             added,
             #[inline(always)]
-            |added| loop {
-                let (key, count) = part.next(|key| merges.ask_whole(key))?;
-                let (bytes, n) = (key.bytes().to_le_bytes(), key.n_bytes());
-                if let Some(id) = self.whole_token(&bytes[..n]) {
-                    added.add_id(id, count);
-                } else if let Some(symbol) = merges.whole(key) {
-                    added.add(&[symbol], count);
-                } else {
-                    return Some((bytes, n, count));
+            |added| {
+                while n == 0 {
+                    n = part.next(&mut keys)?;
+                    n = self.add_whole(&mut keys, n, added);
                 }
+                n -= 1;
+                let (key, count) = keys[n & (N_PART - 1)];
+                Some((key.bytes().to_le_bytes(), key.n_bytes(), count))
             },
             |_, _| (),
         );
+    }
+
+    /// Adds the first `n` of the pre-tokens that are tokens, and leaves the others: returns how many.
+    #[inline(always)]
+    fn add_whole<K: Key>(&self, keys: &mut [(K, u64); N_PART], n: usize, added: &mut Added<'_>) -> usize {
+        let mut n_left = 0;
+        let mut leave = |keys: &mut [(K, u64); N_PART], i: usize, is_left: bool| {
+            keys[n_left & (N_PART - 1)] = keys[i];
+            n_left += usize::from(is_left);
+            n_left
+        };
+        if self.ignores_merges() {
+            for i in 0..n {
+                let (key, count) = keys[i];
+                let id = self.whole_token(&key.bytes().to_le_bytes()[..key.n_bytes()]);
+                id.iter().for_each(|id| added.add_id(*id, count));
+                leave(keys, i, id.is_none());
+            }
+        } else if let Some(whole) = self.merges().whole() {
+            let mut asked = [0; N_PART];
+            for (slot, (key, _)) in asked.iter_mut().zip(&keys[..n]) {
+                *slot = whole.ask(key.bytes(), key.n_bytes());
+            }
+            let (mut found, mut n_found) = ([(0, 0); N_PART], 0);
+            for i in 0..n {
+                let (key, count) = keys[i];
+                let symbol = whole.answer(key.bytes(), key.n_bytes(), asked[i]);
+                found[n_found & (N_PART - 1)] = (symbol, count);
+                n_found += usize::from(symbol != NONE);
+                leave(keys, i, symbol == NONE);
+            }
+            found[..n_found].iter().for_each(|(symbol, count)| added.add(&[*symbol], *count));
+        } else {
+            return n;
+        }
+        n_left
     }
 
     /// Merges long pre-tokens.

@@ -20,6 +20,7 @@ mod lanes;
 mod masks;
 mod pairs;
 mod pattern;
+mod perfect;
 mod reference;
 mod resume;
 mod run;

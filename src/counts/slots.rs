@@ -10,6 +10,9 @@ const N_AHEAD: usize = 12;
 /// Keys whose cache lines are asked for at once.
 const N_ASKED: usize = 32;
 
+/// Entries that are gone through at once.
+pub const N_PART: usize = 64;
+
 /// The bytes of a short pre-token, filled up with zeros, its length in the top byte; 0 is no pre-token.
 pub trait Key: Copy + Default + Eq + Send + Sync {
     /// Bytes that fit beside the length.
@@ -175,31 +178,27 @@ impl<K: Key> Slots<K> {
 
     /// One of `n` parts of about the same size, in no particular order.
     pub fn part(&self, i: usize, n: usize) -> Part<'_, K> {
-        Part { entries: share(&self.entries, i, n), at: 0 }
+        Part { entries: share(&self.entries, i, n).chunks(N_PART) }
     }
 }
 
 /// Goes through a part of the slots.
 pub struct Part<'s, K> {
-    entries: &'s [Entry<K>],
-    at: usize,
+    entries: std::slice::Chunks<'s, Entry<K>>,
 }
 
 impl<K: Key> Part<'_, K> {
-    /// The next key and its count. `ask` gets the keys that come soon.
+    /// Fills `keys` with the next keys and their counts, and returns how many; `None` behind the last. Whether an entry
+    /// is in use is no branch to guess.
     #[inline(always)]
-    pub fn next(&mut self, ask: impl Fn(K)) -> Option<(K, u64)> {
-        loop {
-            let entry = self.entries.get(self.at)?;
-            if let Some(ahead) = self.entries.get(self.at + 2 * N_AHEAD) {
-                ask(ahead.key);
-            }
-            self.at += 1;
+    pub fn next(&mut self, keys: &mut [(K, u64); N_PART]) -> Option<usize> {
+        let mut n = 0;
+        for entry in self.entries.next()? {
             let count = entry.count.load(Relaxed);
-            if count > 0 {
-                return Some((entry.key, count));
-            }
+            keys[n & (N_PART - 1)] = (entry.key, count);
+            n += usize::from(count > 0);
         }
+        Some(n)
     }
 }
 

@@ -6,90 +6,88 @@
 //! made later is undone, and the pair that then meets must not merge earlier. Going back is possible where every merge
 //! ranks behind those that make its parts; tokens of other merges are left out, as are those too long for an entry.
 
+use std::hint::select_unpredictable;
+
 use rayon::prelude::*;
 
 use super::{
     hash,
     pairs::{NONE, Pairs, prefetch},
+    perfect::Perfect,
 };
 
 /// Bytes of the longest token that is found.
 const N_TOKEN_BYTES: usize = 12;
 
-/// Entries whose cache lines are asked for at once.
-const N_ASKED: usize = 32;
+/// Where the length stands in an entry.
+const LENGTH_SHIFT: usize = 8 * N_TOKEN_BYTES;
+
+/// Where the symbol stands.
+const SYMBOL_SHIFT: usize = LENGTH_SHIFT + 4;
 
 /// Symbols below are bytes.
 const N_BYTES: u32 = 256;
 
-/// A token's bytes, filled up with zeros, and above them its symbol; 0 is no token.
+/// A token's bytes, filled up with zeros, above them their number and its symbol; 0 is no token.
 type Entry = u128;
-
-/// The part of an entry that holds the bytes.
-const BYTES: u128 = (1 << (8 * N_TOKEN_BYTES)) - 1;
 
 /// Tokens by their bytes.
 pub struct Whole {
+    hash: Perfect,
     entries: Vec<Entry>,
 }
 
 impl Whole {
     /// Finds the tokens that merging makes. `parts` are the two symbols that each symbol is merged of, bytes first, and
     /// `bytes` tells what a symbol stands for. No two merges make the same symbol.
-    pub fn new<'t>(pairs: &Pairs, parts: &[[u32; 2]], bytes: impl Fn(u32) -> &'t [u8]) -> Self {
-        let mut whole = Self { entries: vec![0; (parts.len() * 2).next_power_of_two()] };
-        for symbols in made(pairs, parts).chunks(N_ASKED) {
-            let entry = |symbol: &u32| {
-                let token = bytes(*symbol);
-                // A zero at the end is not told from what fills up.
-                if token.len() > N_TOKEN_BYTES || token.last() == Some(&0) {
-                    return None;
-                }
+    ///
+    /// # Errors
+    /// The tokens cannot be hashed.
+    pub fn new<'t>(pairs: &Pairs, parts: &[[u32; 2]], bytes: impl Fn(u32) -> &'t [u8]) -> Result<Self, String> {
+        let made = made(pairs, parts).into_iter().map(|symbol| (bytes(symbol), symbol));
+        let short = made.filter(|(token, _)| token.len() <= N_TOKEN_BYTES);
+        let tokens: Vec<Entry> = short
+            .map(|(token, symbol)| {
                 let mut key = [0; 16];
                 key[..token.len()].copy_from_slice(token);
-                Some((u128::from_le_bytes(key), *symbol))
-            };
-            let tokens = || symbols.iter().filter_map(entry);
-            tokens().for_each(|(bytes, _)| whole.prefetch(bytes));
-            tokens().for_each(|(bytes, symbol)| whole.insert(bytes, symbol));
+                key_of(u128::from_le_bytes(key), token.len()) | u128::from(symbol) << SYMBOL_SHIFT
+            })
+            .collect();
+        let hashes: Vec<u64> = tokens.iter().map(|token| hash::of_key(key_in(*token))).collect();
+        let (hash, slots) = Perfect::new(&hashes)?;
+        let mut entries = vec![0; hash.n_slots()];
+        for (token, slot) in tokens.iter().zip(slots) {
+            entries[slot as usize] = *token;
         }
-        whole
+        Ok(Self { hash, entries })
     }
 
-    fn insert(&mut self, bytes: u128, symbol: u32) {
-        let mask = self.entries.len() - 1;
-        let mut slot = hash_of(bytes) & mask;
-        while self.entries[slot] != 0 {
-            slot = (slot + 1) & mask;
-        }
-        self.entries[slot] = bytes | u128::from(symbol) << (8 * N_TOKEN_BYTES);
-    }
-
-    /// Asks for the cache line of a pre-token that is looked up soon.
+    /// The slot where a pre-token of `n` bytes, at most 15, filled up with zeros, would stand; its line is asked for.
     #[inline(always)]
-    pub fn prefetch(&self, bytes: u128) {
-        prefetch(&self.entries[hash_of(bytes & BYTES) & (self.entries.len() - 1)]);
+    pub fn ask(&self, bytes: u128, n: usize) -> u32 {
+        let slot = self.hash.slot(hash::of_key(key_of(bytes, n)));
+        prefetch(&self.entries[slot as usize]);
+        slot
     }
 
-    /// The symbol of a pre-token of `n` bytes, filled up with zeros.
+    /// Its symbol; `NONE` if it is not found.
     #[inline(always)]
-    pub fn get(&self, bytes: u128, n: usize) -> Option<u32> {
-        if n > N_TOKEN_BYTES || bytes >> (8 * n - 8) == 0 {
-            return None;
-        }
-        let mask = self.entries.len() - 1;
-        let mut slot = hash_of(bytes) & mask;
-        loop {
-            let entry = self.entries[slot];
-            if entry & BYTES == bytes {
-                return Some((entry >> (8 * N_TOKEN_BYTES)) as u32);
-            }
-            if entry == 0 {
-                return None;
-            }
-            slot = (slot + 1) & mask;
-        }
+    pub fn answer(&self, bytes: u128, n: usize, slot: u32) -> u32 {
+        let entry = self.entries[slot as usize];
+        let is_found = (key_in(entry) == key_of(bytes, n)) & (n <= N_TOKEN_BYTES);
+        select_unpredictable(is_found, (entry >> SYMBOL_SHIFT) as u32, NONE)
     }
+}
+
+#[inline(always)]
+fn key_of(bytes: u128, n: usize) -> u128 {
+    bytes | (n as u128) << LENGTH_SHIFT
+}
+
+/// The part of an entry that holds the bytes and their number.
+#[inline(always)]
+fn key_in(entry: Entry) -> u128 {
+    entry & ((1 << SYMBOL_SHIFT) - 1)
 }
 
 /// The symbols whose bytes merge to them.
@@ -124,11 +122,6 @@ fn stay_apart(pairs: &Pairs, parts: &[[u32; 2]], mut left: u32, mut right: u32) 
         }
     }
     true
-}
-
-#[inline(always)]
-fn hash_of(bytes: u128) -> usize {
-    hash::of_key(bytes) as usize
 }
 
 #[cfg(test)]
@@ -167,13 +160,12 @@ mod tests {
         (0..n_moved).for_each(|_| merges.swap(random(60) as usize, random(60) as usize));
         let mut bytes: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
         bytes.extend(merges.iter().map(|parts| parts.concat()));
-        let mut pairs = Pairs::with_capacity(merges.len());
         let mut parts: Vec<[u32; 2]> = (0..N_BYTES).map(|byte| [byte; 2]).collect();
-        for (rank, [left, right]) in merges.iter().enumerate() {
-            let of = [left, right].map(|part| bytes.iter().position(|bytes| bytes == part).unwrap() as u32);
-            pairs.insert(of[0], of[1], rank as u32);
-            parts.push(of);
+        for [left, right] in &merges {
+            parts.push([left, right].map(|part| bytes.iter().position(|bytes| bytes == part).unwrap() as u32));
         }
+        let ranked: Vec<_> = parts[N_BYTES as usize..].iter().copied().zip(0..).collect();
+        let pairs = Pairs::new(&ranked).unwrap();
         (pairs, parts, bytes)
     }
 
@@ -183,14 +175,15 @@ mod tests {
         for seed in 0..100 {
             let n_moved = seed % 4;
             let (pairs, parts, bytes) = made_up(seed, n_moved);
-            let whole = Whole::new(&pairs, &parts, |symbol| &bytes[symbol as usize]);
-            for (symbol, token) in bytes.iter().enumerate().skip(1) {
+            let whole = Whole::new(&pairs, &parts, |symbol| &bytes[symbol as usize]).unwrap();
+            for (symbol, token) in bytes.iter().enumerate() {
                 let merged = merge(&pairs, token.iter().map(|byte| u32::from(*byte)).collect());
                 let is_made = merged == [symbol as u32];
                 n_unmade += usize::from(!is_made);
                 let mut key = [0; 16];
                 key[..token.len()].copy_from_slice(token);
-                let found = whole.get(u128::from_le_bytes(key), token.len());
+                let (key, n) = (u128::from_le_bytes(key), token.len());
+                let found = Some(whole.answer(key, n, whole.ask(key, n))).filter(|found| *found != NONE);
                 let is_right = if n_moved == 0 { found.is_some() == is_made } else { found.is_none() || is_made };
                 assert!(
                     is_right && found.is_none_or(|found| found as usize == symbol),
