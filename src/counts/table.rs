@@ -189,7 +189,13 @@ impl Longs {
 
     /// One of `n` parts, each pre-token with its count, in no particular order.
     pub fn part(&self, i: usize, n: usize) -> impl Iterator<Item = (&[u8], u64)> {
-        let entries = share(&self.entries, i, n).iter().filter(|entry| entry.count > 0);
-        entries.map(|entry| (&self.arena[entry.start as usize..][..entry.n_bytes as usize], entry.count))
+        let entries = share(&self.entries, i, n);
+        let used = entries.iter().enumerate().filter(|(_, entry)| entry.count > 0);
+        used.map(|(at, entry)| {
+            // The bytes lie elsewhere, in the order in which they were first seen.
+            let ahead = entries.get(at + N_ASKED).and_then(|entry| self.arena.get(entry.start as usize));
+            ahead.into_iter().for_each(prefetch);
+            (&self.arena[entry.start as usize..][..entry.n_bytes as usize], entry.count)
+        })
     }
 }

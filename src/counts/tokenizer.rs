@@ -175,10 +175,11 @@ impl Tokenizer {
             }
             Ok(tally)
         };
+        // The calling thread is one of them: its memory has been in use.
         let tallies = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..n_threads.max(1)).map(|_| scope.spawn(work)).collect();
-            let joined = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked"))));
-            joined.collect::<Result<Vec<_>>>()
+            let workers: Vec<_> = (1..n_threads).map(|_| scope.spawn(work)).collect();
+            let others = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked"))));
+            std::iter::once(work()).chain(others).collect::<Result<Vec<_>>>()
         })?;
         Ok(engine.fold_all(tallies))
     }
