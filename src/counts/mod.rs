@@ -18,6 +18,7 @@ mod growth;
 mod hash;
 mod lanes;
 mod masks;
+mod pages;
 mod pairs;
 mod pattern;
 mod perfect;

@@ -6,7 +6,7 @@
 
 use std::hint::select_unpredictable;
 
-use super::perfect::Perfect;
+use super::{pages, perfect::Perfect};
 
 /// The number of no symbol, to stand beside the first and the last: it merges with nothing.
 pub const EDGE: u32 = (1 << 20) - 1;
@@ -29,7 +29,7 @@ impl Pairs {
     pub fn new(ranked: &[([u32; 2], u32)]) -> Result<Self, String> {
         let hashes: Vec<u64> = ranked.iter().map(|([left, right], _)| hash_of(key_of(*left, *right))).collect();
         let (hash, found) = Perfect::new(&hashes)?;
-        let mut slots = vec![u64::MAX << 24; hash.n_slots()];
+        let mut slots = pages::filled(u64::MAX << 24, hash.n_slots());
         for (([left, right], rank), slot) in ranked.iter().zip(found) {
             slots[slot as usize] = key_of(*left, *right) << 24 | u64::from(rank + 1);
         }

@@ -56,9 +56,8 @@ impl Perfect {
             let mut n = 0;
             let is_free = hashes.chunk_by(|a, b| a == b).all(|equal| {
                 let slot = equal[0].wrapping_mul(word.into()) >> self.slot_shift;
-                let is_free = n < N_GROUP
-                    && is_used[(slot >> 6) as usize] >> (slot & 63) & 1 == 0
-                    && !slots[..n].contains(&slot);
+                let is_free =
+                    n < N_GROUP && is_used[(slot >> 6) as usize] >> (slot & 63) & 1 == 0 && !slots[..n].contains(&slot);
                 slots[n & (N_GROUP - 1)] = slot;
                 n += 1;
                 is_free

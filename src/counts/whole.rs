@@ -11,7 +11,7 @@ use std::hint::select_unpredictable;
 use rayon::prelude::*;
 
 use super::{
-    hash,
+    hash, pages,
     pairs::{NONE, Pairs, prefetch},
     perfect::Perfect,
 };
@@ -55,7 +55,7 @@ impl Whole {
             .collect();
         let hashes: Vec<u64> = tokens.iter().map(|token| hash::of_key(key_in(*token))).collect();
         let (hash, slots) = Perfect::new(&hashes)?;
-        let mut entries = vec![0; hash.n_slots()];
+        let mut entries = pages::filled(0, hash.n_slots());
         for (token, slot) in tokens.iter().zip(slots) {
             entries[slot as usize] = *token;
         }
