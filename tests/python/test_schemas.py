@@ -93,9 +93,9 @@ def test_files_are_as_the_schema_says(name: str, file: str, folder: Path) -> Non
 
 
 def test_a_damaged_sidecar_is_reported_as_the_schema_says(folder: Path) -> None:
-    damaged = folder / "s/config.json"
+    tool, damaged = program(), folder / "s/config.json"
     damaged.write_text(damaged.read_text() + " ")
-    run = subprocess.run([program(), "--json", "verify-sha", "s"], cwd=folder, capture_output=True, text=True)
+    run = subprocess.run([tool, "--json", "verify-sha", "s"], cwd=folder, capture_output=True, text=True)
     assert run.returncode == 1
     found = json.loads(run.stdout)
     validator("verify-sha").validate(found)

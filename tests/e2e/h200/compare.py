@@ -88,7 +88,15 @@ def measure(engines: list[Engine]) -> None:
 def main(work: Path, out: Path, seconds: float, settings: list[str]) -> int:
     """Exit status: 1 if an engine died or its text is wrong."""
     deadline = time.monotonic() + seconds
-    engines = [Engine(Setting.parse(setting), work) for setting in settings]
+    engines: list[Engine] = []
+
+    def end(*_: object) -> None:
+        for engine in engines:
+            engine.signal(signal.SIGKILL)
+        sys.exit(1)
+
+    signal.signal(signal.SIGTERM, end)
+    engines += [Engine(Setting.parse(setting), work) for setting in settings]
     for engine in engines:
         engine.answer |= engine.hear(deadline) or {}
         print(f"{engine.setting.name}: {engine.answer}", flush=True)
