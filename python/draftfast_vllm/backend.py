@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch.nn import Module
@@ -48,12 +48,11 @@ def fill_linear(
     kernel.prepare(layer, codes, scales, global_scale)
     if not isinstance(kernel, GemvKernel) or backend == "draftfast":
         return kernel
-    n, k = codes.shape[0], 2 * codes.shape[1]
-    x = torch.randn(MAX_M, k, dtype=layer.params_dtype, device=codes.device)
-    times = {m: linear_us(kernel, layer, x[:m]) for m in TIMED_M}
+    x = torch.randn(MAX_M, 2 * codes.shape[1], dtype=layer.params_dtype, device=codes.device)
+    times = linear_us(kernel, layer, x)
     kernel.max_m = most_vectors(times)
-    logger.info("draftfast: %s of %d x %d, %s vectors: draftfast gemv %s us, %s %s us; ours up to %d", name, n, k, _row(TIMED_M),
-                _row(f"{ours:.1f}" for ours, _ in times.values()), kernel.wide.name, _row(f"{theirs:.1f}" for _, theirs in times.values()), kernel.max_m)  # fmt: skip
+    row = ", ".join(f"{m}: {ours:.1f} / {theirs:.1f}" for m, (ours, theirs) in times.items())
+    logger.info("draftfast: `%s` of %d x %d, vectors: us by draftfast gemv / %s, %s; ours up to %d", name, len(codes), x.shape[1], kernel.wide.name, row, kernel.max_m)  # fmt: skip
     if kernel.max_m == 0:
         kernel.give_up(layer)
         return kernel.wide
@@ -91,17 +90,23 @@ def most_vectors(times: dict[int, tuple[float, float]]) -> int:
     return most
 
 
-def linear_us(kernel: GemvKernel, layer: Module, x: torch.Tensor) -> tuple[float, float]:
-    """Time of our product and of vLLM's, with weights that are not in the L2 cache: a draft step reads more than it holds."""
+def linear_us(kernel: GemvKernel, layer: Module, x: torch.Tensor) -> dict[int, tuple[float, float]]:
+    """Times of our product and of vLLM's by number of vectors, with weights that are not in the L2 cache: a draft step reads
+    more than it holds."""
     n_bytes = 2 * torch.cuda.get_device_properties(x.device).L2_cache_size
     evicting = torch.empty(n_bytes // 4, dtype=torch.float32, device=x.device)
-    calls: Sequence[Callable[[], object]] = (
-        lambda: kernel.apply(layer, x),
-        lambda: kernel.wide.apply(layer, x),
-        lambda: None,
-    )
-    ours, theirs, nothing = (graph_us(lambda call=call: (evicting.sum(), call()), 8, 5, of=min) for call in calls)
-    return ours - nothing, theirs - nothing
+
+    def us(call: Callable[[], object]) -> float:
+        return graph_us(lambda: (evicting.sum(), call()), 8, 5, of=min)
+
+    nothing = us(lambda: None)
+    return {
+        m: (
+            us(lambda m=m: kernel.apply(layer, x[:m])) - nothing,
+            us(lambda m=m: kernel.wide.apply(layer, x[:m])) - nothing,
+        )
+        for m in TIMED_M
+    }
 
 
 def graph_us(
@@ -129,7 +134,3 @@ def graph_us(
         end.synchronize()
         times.append(1000 * begin.elapsed_time(end) / n_calls)
     return of(times)
-
-
-def _row(values: object) -> str:
-    return "/".join(map(str, values))  # type: ignore[call-overload]
