@@ -21,6 +21,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROUND_SECONDS = 60
+# The core, `LLM`, and the workers of two GPUs.
+N_ALONE = 4
 
 
 @dataclass(frozen=True)
@@ -106,29 +108,43 @@ class Engine:
             os.killpg(self.process.pid, which)
 
     def bind(self, bound: bool) -> None:
-        """The main thread of each process to a core of its own, its other threads to another; or all to all cores."""
-        free, every = iter(lone_cores()), range(os.cpu_count() or 1)
-        for process in group_members(self.process.pid):
-            main, others = (next(free, every[0]), next(free, every[-1])) if bound else (None, None)
+        """The main threads of the busiest processes each alone on the core where they are, all other threads on the other
+        cores; or all threads on all cores."""
+        every, alone = set(range(os.cpu_count() or 1)), {}
+        processes = group_members(self.process.pid)
+        free = cores()
+        for process in processes[:N_ALONE] if bound else ():
+            core = min(free, key=lambda core: last_processor(process) not in core)
+            free.remove(core)
+            alone[process] = core
+        for process in processes:
             for thread in threads(process):
-                cores = every if not bound else {main if thread == process else others}
                 with contextlib.suppress(OSError):
-                    os.sched_setaffinity(thread, cores)
+                    os.sched_setaffinity(thread, alone.get(thread, every.difference(*alone.values()) or every))
 
     @property
     def dead(self) -> bool:
         return "died" in self.answer
 
 
-def lone_cores() -> list[int]:
-    """One logical processor of each core, as far as the machine tells; the later ones first, which the system leaves alone."""
-    found = {}
-    for number in range(os.cpu_count() or 1):
-        path = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
-        found.setdefault(path.read_text() if path.is_file() else str(number // 2), number)
-    # A virtual machine may call every thread of the host a core.
-    cores = list(found.values()) if len(found) < (os.cpu_count() or 1) else list(range(0, os.cpu_count() or 1, 2))
-    return cores[::-1]
+def cores() -> list[frozenset[int]]:
+    """The logical processors of each core, as far as the machine tells."""
+    found = set()
+    for path in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/thread_siblings_list"):
+        spans = (part.partition("-") for part in path.read_text().strip().split(","))
+        found.add(frozenset(n for first, _, last in spans for n in range(int(first), int(last or first) + 1)))
+    n = os.cpu_count() or 1
+    if len(found) == n or not found:
+        # A virtual machine may call every thread of the host a core.
+        return [frozenset({i, min(i + 1, n - 1)}) for i in range(0, n, 2)]
+    return sorted(found, key=min)
+
+
+def last_processor(process: int) -> int:
+    """Where its main thread ran last."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[36])
+    return 0
 
 
 def group_members(group: int) -> list[int]:
