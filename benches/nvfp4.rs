@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use draftfast::nvfp4::{self, QuantizeConfig, ScaleRule};
+use draftfast::nvfp4::{self, NearestPlan, QuantizeConfig, ScaleRule};
 use half::bf16;
 
 fn main() {
@@ -44,6 +44,14 @@ fn main() {
         let config = QuantizeConfig { rule, importance, kernel_safe: true };
         row(name, Box::new(|| nvfp4::quantize_rows(&weights, k, global_scale, &config, &mut codes, &mut scales)));
     }
+    let plan =
+        NearestPlan::new(QuantizeConfig { rule: ScaleRule::Max, importance: None, kernel_safe: true }, global_scale);
+    row(
+        "max and error figures",
+        Box::new(|| {
+            std::hint::black_box(plan.quantize(&weights, k, &mut codes, &mut scales));
+        }),
+    );
     row(
         "error figures",
         Box::new(|| {

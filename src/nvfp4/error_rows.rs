@@ -45,16 +45,16 @@ impl<W: Weight> Kernel for ErrorRows<'_, W> {
 }
 
 /// What codes mean, times `power`.
-struct Decoded {
+pub(super) struct Decoded {
     /// The values of the E2M1 magnitudes at each block scale.
-    values: [[f32; 8]; 256],
+    pub(super) values: [[f32; 8]; 256],
     /// Squares of tiny weights would underflow: everything is scaled by a power of two near 1 / gs, which is exact.
-    power: f32,
+    pub(super) power: f32,
 }
 
 impl Decoded {
     #[inline(always)]
-    fn new(gs: f32) -> Self {
+    pub(super) fn new(gs: f32) -> Self {
         let power = f32::from_bits((254 - (gs.to_bits() >> 23).clamp(1, 253)) << 23);
         let gs = gs * power;
         let mut values = [[0.0; 8]; 256];
@@ -67,22 +67,24 @@ impl Decoded {
 }
 
 /// Blocks whose sums are kept in F32.
-const BLOCKS_PER_RUN: usize = 16;
+pub(super) const BLOCKS_PER_RUN: usize = 16;
 
 /// The figures of one row.
-struct RowFigures<S: Simd> {
+pub(super) struct RowFigures<S: Simd> {
     /// Squared errors, squared weights, and both again times importance, of everything times the power.
     sums: [[f64; BLOCK]; 4],
     largest_square: S::F,
-    n_saturated: S::U,
+    /// A count a lane, and what was counted elsewhere.
+    saturated: S::U,
+    n_saturated: u64,
     n_flushed: u64,
 }
 
 impl<S: Simd> RowFigures<S> {
     #[inline(always)]
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let (zero, none) = (S::splat(0.0), S::splat_u(0));
-        Self { sums: [[0.0; BLOCK]; 4], largest_square: zero, n_saturated: none, n_flushed: 0 }
+        Self { sums: [[0.0; BLOCK]; 4], largest_square: zero, saturated: none, n_saturated: 0, n_flushed: 0 }
     }
 
     #[inline(always)]
@@ -107,8 +109,22 @@ impl<S: Simd> RowFigures<S> {
             for (sum, run) in self.sums.iter_mut().zip(sums.0).take(if WEIGHTED { 4 } else { 2 }) {
                 let mut lanes = [0.0; BLOCK];
                 (0..BLOCK / S::LANES).for_each(|part| S::store(run[part], &mut lanes[part * S::LANES..]));
-                sum.iter_mut().zip(lanes).for_each(|(sum, lane)| *sum += f64::from(lane));
+                add_lanes(sum, &lanes);
             }
+        }
+    }
+
+    /// Adds a run of blocks.
+    #[inline(always)]
+    pub(super) fn add_run(&mut self, run: &Run<S>, codes: &[u8], scales: &[u8]) {
+        for (sum, lanes) in self.sums.iter_mut().zip([run.error, run.square]) {
+            add_lanes(sum, &S::columns(lanes));
+        }
+        self.largest_square = S::max(run.largest_square, self.largest_square);
+        self.n_saturated += S::sum_block(run.saturated);
+        if scales.iter().fold(u8::MAX, |least, scale| least.min(*scale)) < KERNEL_SAFE_MIN_CODE {
+            let blocks = codes.as_chunks().0.iter().zip(scales);
+            self.n_flushed += blocks.map(|(codes, &scale)| u64::from(is_flushed(codes, scale))).sum::<u64>();
         }
     }
 
@@ -141,16 +157,14 @@ impl<S: Simd> RowFigures<S> {
             }
             self.largest_square = S::max(error, self.largest_square);
             let saturated = S::lt(limit, S::abs(x));
-            self.n_saturated = S::add_u(self.n_saturated, S::select_u(saturated, S::splat_u(1), S::splat_u(0)));
+            self.saturated = S::add_u(self.saturated, S::select_u(saturated, S::splat_u(1), S::splat_u(0)));
         }
-        let is_unsafe = scale & 0x7F < KERNEL_SAFE_MIN_CODE;
-        let is_nonzero = u64::from_le_bytes(*codes) & 0x7777_7777_7777_7777 != 0;
-        self.n_flushed += u64::from(is_unsafe & is_nonzero);
+        self.n_flushed += u64::from(is_flushed(codes, scale));
     }
 
     /// Appends the row, of `k` weights, to `stats`.
     #[inline(always)]
-    fn finish(self, k: usize, weighted: bool, power: f32, stats: &mut ErrorStats) {
+    pub(super) fn finish(self, k: usize, weighted: bool, power: f32, stats: &mut ErrorStats) {
         let unscaled = |sum: [f64; BLOCK]| pairwise(sum) / (f64::from(power) * f64::from(power));
         let [error, weight, weighted_error, weighted_weight] = self.sums.map(unscaled);
         stats.rows.push(RowError {
@@ -161,14 +175,58 @@ impl<S: Simd> RowFigures<S> {
         });
         let (mut largest, mut n_saturated) = ([0.0; BLOCK], [0; BLOCK]);
         S::store(self.largest_square, &mut largest);
-        S::store_u(self.n_saturated, &mut n_saturated);
+        S::store_u(self.saturated, &mut n_saturated);
         // The root of a square is the number again.
         let largest = largest.into_iter().fold(0.0, f32::max).sqrt() / power;
         stats.max_abs_error = stats.max_abs_error.max(largest);
         stats.n_weights += k as u64;
-        stats.n_saturated += n_saturated.into_iter().map(u64::from).sum::<u64>();
+        stats.n_saturated += self.n_saturated + n_saturated.into_iter().map(u64::from).sum::<u64>();
         stats.n_flushed_blocks += self.n_flushed;
     }
+}
+
+/// The figures of up to [`BLOCKS_PER_RUN`] blocks of BF16 numbers whose codes have their signs.
+pub(super) struct Run<S: Simd> {
+    error: [S::F; 2],
+    square: [S::F; 2],
+    largest_square: S::F,
+    saturated: S::B,
+}
+
+impl<S: Simd> Run<S> {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        let zero = S::splat(0.0);
+        Self { error: [zero; 2], square: [zero; 2], largest_square: zero, saturated: S::zero_block() }
+    }
+
+    /// Adds a block: magnitudes, and codes without signs, whose `values` times `power` are given, and the largest
+    /// magnitude that does not saturate. Errors of numbers with the same sign are those of their magnitudes.
+    #[inline(always)]
+    pub(super) fn add(&mut self, magnitudes: S::B, codes: S::B, values: &[f32; 8], limit: &[u16; BLOCK], power: S::F) {
+        let (weights, codes) = (S::widen_block(magnitudes), S::spread_block(codes));
+        for part in 0..BLOCK / S::LANES {
+            let x = S::mul(weights[part], power);
+            let difference = S::sub(S::pick_magnitude(values, codes[part]), x);
+            let error = S::mul(difference, difference);
+            self.error[part] = S::add(self.error[part], error);
+            self.square[part] = S::add(self.square[part], S::mul(x, x));
+            self.largest_square = S::max(error, self.largest_square);
+        }
+        self.saturated = S::add_above(self.saturated, magnitudes, limit);
+    }
+}
+
+/// Whether a kernel that reads small block scales as zero loses something.
+#[inline(always)]
+fn is_flushed(codes: &[u8; BLOCK / 2], scale: u8) -> bool {
+    let is_nonzero = u64::from_le_bytes(*codes) & 0x7777_7777_7777_7777 != 0;
+    is_nonzero & (scale & 0x7F < KERNEL_SAFE_MIN_CODE)
+}
+
+#[inline(always)]
+fn add_lanes(sum: &mut [f64; BLOCK], lanes: &[f32; BLOCK]) {
+    sum.iter_mut().zip(lanes).for_each(|(sum, lane)| *sum += f64::from(*lane));
 }
 
 /// The four sums of a run of blocks: each sixteen lanes, in as many vectors as it takes.

@@ -19,19 +19,23 @@ mod hessian;
 mod lanes;
 pub mod marlin;
 mod max_rule;
+mod nearest;
 pub mod quality;
 pub mod reference;
 mod row_shift;
 mod scale;
 mod simd;
 #[cfg(target_arch = "x86_64")]
-mod simd_x86;
+mod simd_avx2;
+#[cfg(target_arch = "x86_64")]
+mod simd_avx512;
 mod weight;
 
 pub use error::{ErrorStats, RowError, error_stats};
 pub use gptq::gptq_rows;
 pub use gptq_plan::{GptqConfig, GptqPlan};
 pub use hessian::{Hessian, importance_of_columns, importance_of_states};
+pub use nearest::NearestPlan;
 pub use row_shift::row_shift;
 pub use scale::{QuantizeConfig, ScaleRule, global_scale};
 pub use weight::{Weight, amax, amax_of_row, find_non_finite};

@@ -5,12 +5,12 @@
 //! Every operation is one IEEE operation a lane; there is no fused multiply-add, so all three give the same bits.
 #![expect(unsafe_code, reason = "vector intrinsics, in functions compiled for them")]
 
-#[cfg(target_arch = "x86_64")]
-use super::simd_x86::{Avx2, Avx512};
 use super::{
     BLOCK,
     lanes::{Columns, MAX_LANES},
 };
+#[cfg(target_arch = "x86_64")]
+use super::{simd_avx2::Avx2, simd_avx512::Avx512};
 
 /// A computation written over [`Simd`]. `run` must be `#[inline(always)]`, to be compiled for each processor.
 pub(super) trait Kernel {
@@ -87,7 +87,7 @@ fn avx2<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx2>()
 }
 
-/// Lanes of F32 (`F`), of U32 (`U`), and of truth values (`M`).
+/// Lanes of F32 (`F`), of U32 (`U`), of truth values (`M`), and blocks of U16 (`B`).
 pub(super) trait Simd: Copy {
     /// The number of lanes.
     const LANES: usize;
@@ -97,6 +97,8 @@ pub(super) trait Simd: Copy {
     type U: Copy;
     /// Truth values.
     type M: Copy;
+    /// The 16 numbers of a block, 16 bits each.
+    type B: Copy;
 
     fn splat(x: f32) -> Self::F;
     fn splat_u(x: u32) -> Self::U;
@@ -166,19 +168,41 @@ pub(super) trait Simd: Copy {
     /// Of each code, given by its lowest four bits, the value of its magnitude, with its sign.
     fn pick(values: &[f32; 8], codes: Self::U) -> Self::F;
 
-    /// The largest magnitude of a block, as bits.
+    /// The largest magnitude of each of [`Simd::LANES`] blocks of BF16 numbers, as F32 bits.
     #[inline(always)]
-    fn largest_of_block(bits: &[u16; BLOCK]) -> u16 {
-        bits.iter().fold(0, |max, bits| max.max(bits & 0x7FFF))
+    fn largest_of_blocks(blocks: &[[u16; BLOCK]]) -> Self::U {
+        let mut largest = [0; MAX_LANES];
+        for (largest, block) in largest.iter_mut().zip(blocks) {
+            *largest = u32::from(block.iter().fold(0, |max, bits| max.max(bits & 0x7FFF))) << 16;
+        }
+        Self::load_u(&largest)
     }
 
-    /// The codes of four blocks: the number of thresholds that a magnitude is above, and the sign where it is not zero.
+    /// Has the processor fetch `N` numbers, which need not exist.
     #[inline(always)]
-    fn count_above(blocks: &[[u16; BLOCK]; 4], thresholds: [&[[u16; BLOCK]; 7]; 4], codes: &mut [u8; 4 * BLOCK / 2]) {
-        for ((block, thresholds), codes) in blocks.iter().zip(thresholds).zip(codes.as_chunks_mut().0) {
-            count_above_of_block(block, thresholds, codes);
-        }
-    }
+    fn prefetch<const N: usize>(_from: *const u16) {}
+
+    fn load_block(block: &[u16; BLOCK]) -> Self::B;
+    /// A block of zeros.
+    fn zero_block() -> Self::B;
+    /// BF16 bits without the sign.
+    fn magnitudes(bits: Self::B) -> Self::B;
+    /// One more where a magnitude is above its threshold; all are below 2^15.
+    fn add_above(counts: Self::B, magnitudes: Self::B, thresholds: &[u16; BLOCK]) -> Self::B;
+    /// The sum of a block's numbers.
+    fn sum_block(block: Self::B) -> u64;
+    /// The codes with the signs of `bits` where these are not zero, two in the lowest byte of each 32 bits, even | odd << 4.
+    fn pair_signed(codes: Self::B, bits: Self::B) -> Self::B;
+    /// Writes those bytes of four blocks.
+    fn store_pairs(pairs: [Self::B; 4], bytes: &mut [u8; 4 * BLOCK / 2]);
+    /// BF16 bits as F32 numbers, in as many vectors as it takes and in an order that [`Simd::columns`] undoes.
+    fn widen_block(bits: Self::B) -> [Self::F; 2];
+    /// The numbers of a block in the lowest 16 bits of lanes, those above may be anything; in the same order.
+    fn spread_block(block: Self::B) -> [Self::U; 2];
+    /// The lanes of [`Simd::widen_block`] in the order of a block.
+    fn columns(lanes: [Self::F; 2]) -> [f32; BLOCK];
+    /// Of each code, given by its lowest three bits, the value.
+    fn pick_magnitude(values: &[f32; 8], codes: Self::U) -> Self::F;
 
     /// A vector of whole blocks of BF16 bits, transposed and widened.
     #[inline(always)]
@@ -209,20 +233,6 @@ pub(super) trait Simd: Copy {
     }
 }
 
-/// [`Simd::count_above`] of one block.
-#[inline(always)]
-fn count_above_of_block(block: &[u16; BLOCK], thresholds: &[[u16; BLOCK]; 7], codes: &mut [u8; BLOCK / 2]) {
-    let mut lanes = [0u16; BLOCK];
-    for (i, (code, bits)) in lanes.iter_mut().zip(block).enumerate() {
-        let magnitude = bits & 0x7FFF;
-        *code = thresholds.iter().map(|threshold| u16::from(magnitude > threshold[i])).sum();
-        *code |= if magnitude > 0 { bits >> 12 & 8 } else { 0 };
-    }
-    for (byte, pair) in codes.iter_mut().zip(lanes.as_chunks::<2>().0) {
-        *byte = (pair[0] | pair[1] << 4) as u8;
-    }
-}
-
 /// Arrays of eight lanes.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
@@ -250,8 +260,21 @@ impl Simd for Portable {
     type U = [u32; 8];
     // Wide as the lanes, so that a select is a bitwise one.
     type M = [u32; 8];
+    type B = [u16; BLOCK];
 
     lanewise! {
+        load_block(block: &[u16; BLOCK]) -> [u16; BLOCK] = *block;
+        zero_block() -> [u16; BLOCK] = [0; BLOCK];
+        magnitudes(bits: [u16; BLOCK]) -> [u16; BLOCK] = bits.map(|bits| bits & 0x7FFF);
+        add_above(counts: [u16; BLOCK], magnitudes: [u16; BLOCK], thresholds: &[u16; BLOCK]) -> [u16; BLOCK] =
+            std::array::from_fn(|i| counts[i] + u16::from(magnitudes[i] > thresholds[i]));
+        sum_block(block: [u16; BLOCK]) -> u64 = block.into_iter().map(u64::from).sum();
+        widen_block(bits: [u16; BLOCK]) -> [[f32; 8]; 2] =
+            std::array::from_fn(|half| std::array::from_fn(|l| f32::from_bits(u32::from(bits[8 * half + l]) << 16)));
+        spread_block(block: [u16; BLOCK]) -> [[u32; 8]; 2] =
+            std::array::from_fn(|half| std::array::from_fn(|l| u32::from(block[8 * half + l])));
+        columns(lanes: [[f32; 8]; 2]) -> [f32; BLOCK] = std::array::from_fn(|i| lanes[i / 8][i % 8]);
+        pick_magnitude(values: &[f32; 8], codes: [u32; 8]) -> [f32; 8] = map(codes, |code| values[code as usize % 8]);
         splat(x: f32) -> [f32; 8] = [x; 8];
         splat_u(x: u32) -> [u32; 8] = [x; 8];
         load(from: &[f32]) -> [f32; 8] = std::array::from_fn(|l| from[l]);
@@ -281,6 +304,19 @@ impl Simd for Portable {
         any(a: [u32; 8]) -> bool = a.into_iter().fold(0, |any, a| any | a) != 0;
         select_u(mask: [u32; 8], yes: [u32; 8], no: [u32; 8]) -> [u32; 8] = zip(mask, zip(yes, no, |y, n| (y, n)), |m, (y, n)| y & m | n & !m);
         select(mask: [u32; 8], yes: [f32; 8], no: [f32; 8]) -> [f32; 8] = map(Self::select_u(mask, Self::bits(yes), Self::bits(no)), f32::from_bits);
+    }
+
+    #[inline(always)]
+    fn pair_signed(codes: [u16; BLOCK], bits: [u16; BLOCK]) -> [u16; BLOCK] {
+        let signed = |i: usize| codes[i] | if bits[i] & 0x7FFF > 0 { bits[i] >> 12 & 8 } else { 0 };
+        std::array::from_fn(|i| if i % 2 == 0 { signed(i) | signed(i + 1) << 4 } else { 0 })
+    }
+
+    #[inline(always)]
+    fn store_pairs(pairs: [[u16; BLOCK]; 4], bytes: &mut [u8; 4 * BLOCK / 2]) {
+        for (byte, pair) in bytes.iter_mut().zip(pairs.as_flattened().as_chunks::<2>().0) {
+            *byte = pair[0] as u8;
+        }
     }
 
     #[inline(always)]

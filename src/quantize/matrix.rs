@@ -246,7 +246,7 @@ impl Matrix {
     ) -> Result<ErrorStats> {
         // Error feedback runs on the CPU whatever the device.
         let quantizer = match (device, &rounder.way) {
-            (Device::Cuda(gpu), Way::Nearest(config)) => Some(Quantizer::new(gpu, self.k, config)?),
+            (Device::Cuda(gpu), Way::Nearest(plan)) => Some(Quantizer::new(gpu, self.k, plan.config())?),
             _ => None,
         };
         let is_plain = quantizer.is_none() && matches!(rounder.way, Way::Nearest(_));
@@ -291,10 +291,11 @@ impl Matrix {
         codes: &mut [u8],
         block_scales: &mut [u8],
     ) -> ErrorStats {
-        if !is_done {
-            rounder.quantize(tile, self.k, codes, block_scales);
+        if is_done {
+            rounder.figures(tile, self.k, codes, block_scales)
+        } else {
+            rounder.quantize(tile, self.k, codes, block_scales)
         }
-        rounder.figures(tile, self.k, codes, block_scales)
     }
 }
 

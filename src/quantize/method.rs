@@ -6,7 +6,7 @@ use half::bf16;
 use super::{Activations, Matrix, Measured, SourceMatrix, Tile};
 use crate::{
     error::advise,
-    nvfp4::{self, ErrorStats, GptqConfig, GptqPlan, QuantizeConfig, ScaleRule, Weight},
+    nvfp4::{self, ErrorStats, GptqConfig, GptqPlan, NearestPlan, QuantizeConfig, ScaleRule, Weight},
     report::Progress,
 };
 
@@ -97,7 +97,9 @@ impl QuantizeOptions {
     /// As [`Measured::gptq_plan`].
     pub(super) fn rounder<'a>(&self, matrix: &Matrix, method: &'a Method, global_scale: f32) -> Result<Rounder<'a>> {
         let way = match (method, &self.importance) {
-            (Method::Nearest { rule, importance }, _) => Way::Nearest(nearest(*rule, importance.as_deref())),
+            (Method::Nearest { rule, importance }, _) => {
+                Way::Nearest(NearestPlan::new(nearest(*rule, importance.as_deref()), global_scale))
+            }
             (Method::Gptq { .. }, Importance::Measured(activations)) => {
                 let measured = activations.measured(matrix)?;
                 let plan = measured.map(|measured| measured.gptq_plan(matrix.k, &GptqConfig::default())).transpose()?;
@@ -198,17 +200,26 @@ pub(super) struct Rounder<'a> {
 #[derive(Debug)]
 pub(super) enum Way<'a> {
     /// The nearest at its block's scale.
-    Nearest(QuantizeConfig<'a>),
+    Nearest(NearestPlan<'a>),
     /// With the errors of the columns before it carried on.
     Gptq(Box<GptqPlan>),
 }
 
 impl Rounder<'_> {
-    /// Quantizes a tile of rows into `codes` and `block_scales`.
-    pub(super) fn quantize<W: Weight>(&self, tile: &[W], k: usize, codes: &mut [u8], block_scales: &mut [u8]) {
+    /// Quantizes a tile of rows into `codes` and `block_scales`; returns its error figures.
+    pub(super) fn quantize<W: Weight>(
+        &self,
+        tile: &[W],
+        k: usize,
+        codes: &mut [u8],
+        block_scales: &mut [u8],
+    ) -> ErrorStats {
         match &self.way {
-            Way::Nearest(config) => nvfp4::quantize_rows(tile, k, self.global_scale, config, codes, block_scales),
-            Way::Gptq(plan) => nvfp4::gptq_rows(tile, k, self.global_scale, plan, codes, block_scales),
+            Way::Nearest(plan) => plan.quantize(tile, k, codes, block_scales),
+            Way::Gptq(plan) => {
+                nvfp4::gptq_rows(tile, k, self.global_scale, plan, codes, block_scales);
+                self.figures(tile, k, codes, block_scales)
+            }
         }
     }
 
