@@ -64,10 +64,10 @@ fn key_of(left: u32, right: u32) -> u64 {
     u64::from(left) << 20 | u64::from(right)
 }
 
-/// Different for different keys.
+/// Different for different keys, and never 0, which no multiplier moves.
 #[inline(always)]
 fn hash_of(key: u64) -> u64 {
-    key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    (key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// Asks for a cache line that is read or written soon.
