@@ -232,35 +232,26 @@ impl Merges {
     /// The symbols that merging starts from.
     #[inline(always)]
     pub fn start(&self, bytes: &[u8], mut push: impl FnMut(u32)) {
-        let mut at = 0;
-        while at < bytes.len() {
-            match self.character(bytes, at) {
-                Some(symbol) => {
+        // Whether no token reaches over the place with a part of a character.
+        let is_free = |at: usize| bytes.get(at).is_none_or(|next| !self.straddled.contains(bytes[at - 1], *next));
+        let (mut at, mut is_free_before) = (0, true);
+        while let [first, rest @ ..] = &bytes[at..] {
+            if let [second, third, ..] = *rest
+                && is_three(*first)
+                && is_free_before
+            {
+                let symbol = self.characters[code_point(*first, second, third)];
+                is_free_before = is_free(at + 3);
+                if symbol != NONE && is_free_before {
                     push(symbol);
                     at += 3;
-                }
-                None => {
-                    push(bytes[at].into());
-                    at += 1;
+                    continue;
                 }
             }
+            push((*first).into());
+            at += 1;
+            is_free_before = is_free(at);
         }
-    }
-
-    /// The character at `at`, if it may start as a whole.
-    #[inline(always)]
-    fn character(&self, bytes: &[u8], at: usize) -> Option<u32> {
-        let [lead, second, third] = *bytes[at..].first_chunk::<3>()?;
-        if !is_three(lead) {
-            return None;
-        }
-        let symbol = self.characters[code_point(lead, second, third)];
-        let is_free = |left: Option<&u8>, right: Option<&u8>| match (left, right) {
-            (Some(left), Some(right)) => !self.straddled.contains(*left, *right),
-            _ => true,
-        };
-        let before = at.checked_sub(1).and_then(|at| bytes.get(at));
-        (symbol != NONE && is_free(before, Some(&lead)) && is_free(Some(&third), bytes.get(at + 3))).then_some(symbol)
     }
 
     /// Merges with a heap of (rank, position) and a linked list of symbols; entries that are out of date are skipped.

@@ -239,7 +239,15 @@ fn nfc(text: &str) -> Cow<'_, str> {
     if !needs_care(text) || is_nfc_quick(text.chars()) == IsNormalized::Yes {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(text.nfc().map(|(c, _)| c).collect())
+    // No character composes with the line end before it.
+    let mut composed = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        match needs_care(line) {
+            true => composed.extend(line.nfc().map(|(c, _)| c)),
+            false => composed.push_str(line),
+        }
+    }
+    Cow::Owned(composed)
 }
 
 /// Whether a character stands in the text that could make it differ from its NFC.
@@ -250,7 +258,7 @@ fn needs_care(text: &str) -> bool {
     let mut last = [0; N_BLOCK];
     last[..rest.len()].copy_from_slice(rest);
     for (i, block) in blocks.iter().chain([&last]).enumerate() {
-        // U+5000 to U+9FFF need no care (a test checks it).
+        // U+4E00 to U+9FFF need no care (a test checks it).
         let mut foreign = Masks::foreign(block);
         while foreign != 0 {
             if needs_care(i * N_BLOCK + foreign.trailing_zeros() as usize) {

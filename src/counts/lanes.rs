@@ -8,6 +8,7 @@ use super::{
     bpe::Merges,
     cuts::has_three,
     pairs::{EDGE, prefetch},
+    slots::Key,
 };
 
 /// Pre-tokens side by side.
@@ -55,7 +56,8 @@ impl<const N: usize, const SIZE: usize> Lane<N, SIZE> {
         self.symbols.fill(EDGE);
         self.count = count;
         self.at = 0;
-        self.are_asked = has_three(bytes);
+        // Long ones are looked at once, by their symbols.
+        self.are_asked = n > u128::N_BYTES || has_three(bytes);
         if self.are_asked {
             return self.fill_characters(merges, &bytes[..n]);
         }

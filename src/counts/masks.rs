@@ -41,6 +41,7 @@ macro_rules! ascii_by_vectors {
         fn $name(block: &[u8; N_BLOCK]) -> Self {
             use std::arch::x86_64::{$set, $set1, $equal, $greater, $min, $movemask, $or, $sub};
             let mut masks = Self::default();
+            let (mut four, mut high) = (0, 0);
             for (i, part) in block.as_chunks::<$n_bytes>().0.iter().enumerate() {
                 let word = |i: usize| {
                     let mut word = [0; 8];
@@ -66,7 +67,11 @@ macro_rules! ascii_by_vectors {
                 masks.lead |= bits($greater(x, $set1(-65)));
                 masks.wide |= bits(x);
                 masks.three |= bits(within(x, 0xe5, 4));
+                four |= bits(equals(0xe4));
+                high |= bits(within(x, 0xb8, 7));
             }
+            // U+4E00 is e4 b8 80.
+            masks.three |= four & high >> 1;
             masks
         }
     };
@@ -79,7 +84,7 @@ impl Masks {
         valid & !(self.letter | self.number | self.space | self.newline)
     }
 
-    /// First bytes of characters outside ASCII and U+5000 to U+9FFF.
+    /// First bytes of characters outside ASCII and U+4E00 to U+9FFF.
     #[inline(always)]
     pub fn foreign(block: &[u8; N_BLOCK]) -> u64 {
         #[cfg(target_arch = "x86_64")]
@@ -116,7 +121,7 @@ impl Masks {
 
     #[inline(always)]
     fn add_wide(&mut self, block: &[u8; N_BLOCK], marks_are_letters: bool) {
-        // Here `three` holds U+5000 to U+9FFF, which are all letters: a test checks it.
+        // Here `three` holds U+4E00 to U+9FFF, which are all letters: a test checks it.
         self.letter |= self.three | self.three << 1 | self.three << 2;
         let classes = &*CLASSES;
         let mut rest = self.wide & self.lead & !self.three;
@@ -173,7 +178,8 @@ impl Masks {
             masks.apostrophe |= bit(*byte == b'\'');
             masks.lead |= bit(byte & 0xc0 != 0x80);
             masks.wide |= bit(*byte >= 0x80);
-            masks.three |= bit((0xe5..=0xe9).contains(byte));
+            let next = block.get(i + 1).copied().unwrap_or_default();
+            masks.three |= bit((0xe5..=0xe9).contains(byte) || (*byte == 0xe4 && (0xb8..=0xbf).contains(&next)));
         }
         masks
     }
@@ -204,7 +210,7 @@ mod tests {
 
     #[test]
     fn the_shortcut_for_han_letters_holds() {
-        assert!((0x5000..=0x9fff).all(|c| from_byte(CLASSES.get(c)) == Class::Letter));
+        assert!((0x4e00..=0x9fff).all(|c| from_byte(CLASSES.get(c)) == Class::Letter));
     }
 
     #[test]
