@@ -111,10 +111,11 @@ impl Groups {
     }
 
     /// The largest first: they need the most room.
-    fn by_size(&self) -> Vec<usize> {
-        let mut groups: Vec<usize> = (0..self.starts.len() - 1).collect();
-        groups.sort_by_key(|group| Reverse(self.starts[group + 1] - self.starts[*group]));
-        groups
+    fn by_size(&self) -> impl Iterator<Item = usize> + use<> {
+        let bounds = self.starts.windows(2).zip(0..);
+        let mut groups: Vec<(Reverse<u32>, u32)> = bounds.map(|(at, group)| (Reverse(at[1] - at[0]), group)).collect();
+        groups.sort_unstable();
+        groups.into_iter().map(|(_, group)| group as usize)
     }
 
     fn of(&mut self, group: usize) -> &mut [u64] {
