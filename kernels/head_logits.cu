@@ -5,19 +5,6 @@
 
 __device__ __forceinline__ float bf16(u32 bits) { return __uint_as_float(bits << 16); }
 
-__device__ __forceinline__ float e4m3(u32 code) {
-    const u32 half = unpack_scales(code) & 0xFFFF;
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((u16)half));
-    return value;
-}
-
-__device__ __forceinline__ float e2m1(u32 code) {
-    const u32 magnitude = code & 7;  // seem: 0 and 0.5 are the subnormals
-    const float value = magnitude < 2 ? 0.5f * magnitude : __uint_as_float((126 << 23) + (magnitude << 22));
-    return code & 8 ? -value : value;
-}
-
 #define TILE 64  // rows, and states, of a thread block
 
 struct Bf16Rows {
@@ -36,9 +23,9 @@ struct Nvfp4Rows {
 
     __device__ __forceinline__ void load(float four[4], u64 at) const {
         const u32 packed = __ldg(codes + at / 4);
-        const float scale = e4m3(__ldg(scales + at / BLOCK));
+        const float scale = e4m3_value(__ldg(scales + at / BLOCK));
 #pragma unroll
-        for (int i = 0; i < 4; i++) four[i] = __fmul_rn(__fmul_rn(e2m1(packed >> 4 * i & 15), scale), global_scale);
+        for (int i = 0; i < 4; i++) four[i] = __fmul_rn(__fmul_rn(e2m1_value(packed >> 4 * i & 15), scale), global_scale);
     }
 };
 

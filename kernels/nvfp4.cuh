@@ -92,6 +92,20 @@ __device__ __forceinline__ int pair_high(int j) {
 #endif
 }
 
+// What single codes mean.
+__device__ __forceinline__ float e4m3_value(u32 code) {
+    const u32 half = unpack_scales(code) & 0xFFFF;
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((u16)half));
+    return value;
+}
+
+__device__ __forceinline__ float e2m1_value(u32 code) {
+    const u32 magnitude = code & 7;  // seem: 0 and 0.5 are the subnormals
+    const float value = magnitude < 2 ? 0.5f * magnitude : __uint_as_float((126 << 23) + (magnitude << 22));
+    return code & 8 ? -value : value;
+}
+
 // Block `block` of [N, K] weights, BF16 or F32.
 __device__ __forceinline__ void load_block(float x[BLOCK], const uint4* __restrict__ weights, u32 from_bf16, u64 block) {
     if (from_bf16) {

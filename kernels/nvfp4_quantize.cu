@@ -61,6 +61,16 @@ struct Step {
     }
 };
 
+// Whether Step<true> divides all of a block's weights: no remainder is so small that it cannot be said. MAX_RULE and pack()
+// compare quotients with 1/4 and up only, which the last bit of a tiny one does not touch.
+__device__ __forceinline__ bool divides_exactly(const float x[BLOCK]) {
+    float smallest = 1;
+#pragma unroll
+    for (int i = 0; i < BLOCK; i++)
+        if (x[i] != 0) smallest = fminf(smallest, fabsf(x[i]));
+    return smallest >= 0x1p-90f;
+}
+
 // --------------------------------------------------------------------------------------------- one block
 
 struct Error {
@@ -178,9 +188,11 @@ __device__ __forceinline__ u32 least_error_of(const float x[BLOCK], float amax, 
     u32 best = top + 1 - __ffs(rough.found);
     if (rough.found & rough.found - 1) {
         float best_error = __uint_as_float(0x7F800000);
+        const bool exact = divides_exactly(x);
         for (u32 left = rough.found; left; left &= left - 1) {
             const u32 code = top + 1 - __ffs(left);
-            const float error = block_error<false, true>(x, nullptr, code, global_scale, best_error).all;
+            const float error = exact ? block_error<false, true>(x, nullptr, code, global_scale, best_error).all
+                                      : block_error<false, false>(x, nullptr, code, global_scale, best_error).all;
             if (error <= best_error) best = code, best_error = error;
         }
     }
@@ -216,8 +228,10 @@ __device__ __forceinline__ u32 quantize_scaled(const float x[BLOCK], const float
             if (block_error<WEIGHTED, FAST>(x, importance, four, global_scale, six_error).all < six_error) code = four;
         }
         if (RULE == MSE)
-            code = FAST && !WEIGHTED && code >= MOST_CODES + 8 ? least_error_of(x, amax, global_scale, code)
-                                     : least_error<WEIGHTED, FAST>(x, importance, amax, global_scale, code, min_code);
+            // no code that it tries is subnormal, and the max rule's clips nothing
+            code = FAST && !WEIGHTED && code >= MOST_CODES + 8 && unrounded <= E4M3_MAX
+                       ? least_error_of(x, amax, global_scale, code)
+                       : least_error<WEIGHTED, FAST && WEIGHTED>(x, importance, amax, global_scale, code, min_code);
     }
     codes = pack(x, Step<FAST>(code, global_scale));
     return code;
@@ -226,16 +240,13 @@ __device__ __forceinline__ u32 quantize_scaled(const float x[BLOCK], const float
 template <int RULE, bool WEIGHTED>
 __device__ __forceinline__ u32 quantize_block(const float x[BLOCK], const float* importance, float global_scale,
                                               u32 min_code, bool from_bf16, uint2& codes) {
-    float amax = 0, smallest = 1;
+    float amax = 0;
 #pragma unroll
-    for (int i = 0; i < BLOCK; i++) {
-        amax = fmaxf(amax, fabsf(x[i]));
-        if (RULE != MAX_RULE && x[i] != 0) smallest = fminf(smallest, fabsf(x[i]));
-    }
+    for (int i = 0; i < BLOCK; i++) amax = fmaxf(amax, fabsf(x[i]));
     const float unrounded = __fdiv_rn(amax, __fmul_rn(E2M1_MAX, global_scale));
-    // In this range remainders are exact, and quotients neither overflow nor vanish; MAX_RULE compares quotients with 1/4
-    // and up only, which the last bit of a tiny one does not touch.
-    if (from_bf16 && global_scale >= 0x1p-60f && global_scale <= 0x1p6f && smallest >= 0x1p-90f)
+    // In this range quotients neither overflow nor vanish. Errors need all of them exact; MSE asks when it needs to know.
+    const bool in_range = from_bf16 && global_scale >= 0x1p-60f && global_scale <= 0x1p6f && unrounded <= 0x1p20f;
+    if (in_range && (RULE == MAX_RULE || (RULE == MSE && !WEIGHTED) || divides_exactly(x)))
         return quantize_scaled<RULE, WEIGHTED, true>(x, importance, amax, unrounded, global_scale, min_code, codes);
     return quantize_scaled<RULE, WEIGHTED, false>(x, importance, amax, unrounded, global_scale, min_code, codes);
 }

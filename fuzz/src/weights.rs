@@ -14,6 +14,7 @@ use draftfast::{
     },
     cli::Cli,
     commands,
+    gpu::Device,
     inspect::{InspectConfig, inspect},
     plan,
     quantize::Sources,
@@ -164,5 +165,5 @@ pub fn sidecar(data: &[u8]) {
     let Ok(found) = Sidecar::open(scratch.dir()) else { return };
     let sources = Sources { target, mtp_from: None };
     let _ = sidecar::verify_bytes(&found, sources);
-    let _ = sidecar::verify(&found, sources, &Progress::silent());
+    let _ = sidecar::verify(&found, sources, &Device::Cpu, &Progress::silent());
 }

@@ -26,7 +26,7 @@ pub struct Verify {
     /// The folder that the MTP tensors came from, when it is another
     #[arg(long, value_name = "MODEL")]
     pub mtp_from: Option<PathBuf>,
-    /// Where hidden states are multiplied: auto, cpu, cuda or cuda:N; the figures are the same
+    /// Where rows are compared and hidden states multiplied: auto, cpu, cuda or cuda:N; the figures are the same
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: DeviceRequest,
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::{
     checkpoint::Checkpoint,
     cli::verify::Verify,
-    gpu::DeviceRequest,
+    gpu::Device,
     quantize::Sources,
     report::{Terminal, Unit},
     sidecar::{self, DraftQuality, Sidecar, Verification},
@@ -22,10 +22,12 @@ pub fn run(args: &Verify, terminal: &Terminal) -> Result<ExitCode> {
     let target = Checkpoint::open(&args.model)?;
     let mtp_from = args.mtp_from.as_deref().map(Checkpoint::open).transpose()?;
     let sources = Sources { target: &target, mtp_from: mtp_from.as_ref() };
-    let found = check(&sidecar, sources, terminal)?;
+    let (device, why) = args.device.open()?;
+    terminal.say(why);
+    let found = check(&sidecar, sources, &device, terminal)?;
     let quality = match &args.hidden_states {
         // A head that is not what the manifest says has no figures.
-        Some(path) if found.problems.is_empty() => Some(judge(&sidecar, sources, path, args.device, terminal)?),
+        Some(path) if found.problems.is_empty() => Some(judge(&sidecar, sources, path, &device, terminal)?),
         _ => None,
     };
     if terminal.is_json() {
@@ -40,14 +42,12 @@ fn judge(
     sidecar: &Sidecar,
     sources: Sources<'_>,
     path: &Path,
-    device: DeviceRequest,
+    device: &Device,
     terminal: &Terminal,
 ) -> Result<DraftQuality> {
-    let (device, why) = device.open()?;
-    terminal.say(why);
     let states = Checkpoint::open_file(path)?;
     let progress = terminal.progress("full head", Some(sidecar.manifest.target.target_rows as u64), Unit::Items);
-    let quality = sidecar::draft_quality(sidecar, sources, &states, &device, &progress)?;
+    let quality = sidecar::draft_quality(sidecar, sources, &states, device, &progress)?;
     progress.finish();
     let percent = |share: f64| format!("{:.2} %", 100.0 * share);
     terminal.say(format!(
@@ -73,9 +73,9 @@ fn judge(
 ///
 /// # Errors
 /// As [`sidecar::verify`].
-pub fn check(sidecar: &Sidecar, sources: Sources<'_>, terminal: &Terminal) -> Result<Verification> {
+pub fn check(sidecar: &Sidecar, sources: Sources<'_>, device: &Device, terminal: &Terminal) -> Result<Verification> {
     let progress = terminal.progress("verify", Some(sidecar::verify_bytes(sidecar, sources)), Unit::Bytes);
-    let found = sidecar::verify(sidecar, sources, &progress)?;
+    let found = sidecar::verify(sidecar, sources, device, &progress)?;
     progress.finish();
     for problem in &found.problems {
         terminal.problem(problem);

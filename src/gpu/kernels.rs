@@ -38,7 +38,7 @@ macro_rules! module {
     };
 }
 
-static MODULES: [Module; 7] = [
+static MODULES: [Module; 8] = [
     module!("floor"),
     module!("gemv"),
     module!("gemv_bf16"),
@@ -46,6 +46,7 @@ static MODULES: [Module; 7] = [
     Module { name: "gemv_mma_few", sm80: None, sm90: include_str!("../../kernels/ptx/gemv_mma_few.sm90.ptx") },
     module!("nvfp4_quantize"),
     module!("head_logits"),
+    module!("row_errors"),
 ];
 
 /// The identity of the kernels in this binary: sha256 over the name and the PTX of each, hexadecimal.

@@ -8,8 +8,10 @@ mod device;
 mod gemv;
 mod head_logits;
 mod kernels;
+mod lanes;
 mod plan;
 mod quantize;
+mod row_errors;
 mod timing;
 
 pub use device::{Device, DeviceRequest, Gpu};
@@ -17,4 +19,5 @@ pub use gemv::{Nvfp4Matrix, Output, Vectors};
 pub use kernels::kernels_sha256;
 pub use plan::{Card, MAX_M, Plan};
 pub use quantize::{Quantizer, Rows};
+pub use row_errors::ErrorMeter;
 pub use timing::{Pool, Work};

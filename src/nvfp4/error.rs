@@ -8,7 +8,7 @@ use super::{BLOCK, Weight, check_shape, error_rows::ErrorRows, rows_per_task, si
 /// that neither tiles nor threads change a digit.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ErrorStats {
-    pub(super) rows: Vec<RowError>,
+    rows: Vec<RowError>,
     /// Weights seen.
     pub n_weights: u64,
     /// The largest |decoded - weight|.
@@ -32,6 +32,24 @@ pub struct RowError {
     pub weighted_sq_weight: f64,
 }
 
+/// The figures of one row as they are summed up, of everything times a power of two, [`figures_power`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowSums {
+    /// Squared errors, squared weights, and both again times importance (or 1).
+    pub sums: [f64; 4],
+    /// The largest (decoded - weight)^2.
+    pub largest_square: f32,
+    /// As [`ErrorStats::n_saturated`].
+    pub n_saturated: u64,
+    /// As [`ErrorStats::n_flushed_blocks`].
+    pub n_flushed: u64,
+}
+
+/// A power of two near 1 / `global_scale`: squares of tiny weights would underflow, and this scaling is exact.
+pub fn figures_power(global_scale: f32) -> f32 {
+    f32::from_bits((254 - (global_scale.to_bits() >> 23).clamp(1, 253)) << 23)
+}
+
 impl RowError {
     /// ||decoded - weight|| / ||weight||; 0 for a zero row.
     pub fn relative(&self) -> f64 {
@@ -47,6 +65,18 @@ impl ErrorStats {
         self.max_abs_error = self.max_abs_error.max(next_rows.max_abs_error);
         self.n_flushed_blocks += next_rows.n_flushed_blocks;
         self.n_saturated += next_rows.n_saturated;
+    }
+
+    /// Appends a row of `k` weights whose figures are of everything times `power`.
+    pub fn push_row(&mut self, k: usize, power: f32, figures: RowSums) {
+        let unscale = |sum: f64| sum / (f64::from(power) * f64::from(power));
+        let [sum_sq_error, sum_sq_weight, weighted_sq_error, weighted_sq_weight] = figures.sums.map(unscale);
+        self.rows.push(RowError { sum_sq_error, sum_sq_weight, weighted_sq_error, weighted_sq_weight });
+        // The root of a square is the number again.
+        self.max_abs_error = self.max_abs_error.max(figures.largest_square.sqrt() / power);
+        self.n_weights += k as u64;
+        self.n_saturated += figures.n_saturated;
+        self.n_flushed_blocks += figures.n_flushed;
     }
 
     /// The figures of each row.

@@ -6,7 +6,7 @@
 
 use super::{
     BLOCK, ErrorStats, KERNEL_SAFE_MIN_CODE, Weight, e2m1, e4m3,
-    error::RowError,
+    error::{RowSums, figures_power},
     reference::block_importance,
     simd::{Kernel, Simd},
 };
@@ -48,14 +48,13 @@ impl<W: Weight> Kernel for ErrorRows<'_, W> {
 pub(super) struct Decoded {
     /// The values of the E2M1 magnitudes at each block scale.
     pub(super) values: [[f32; 8]; 256],
-    /// Squares of tiny weights would underflow: everything is scaled by a power of two near 1 / gs, which is exact.
     pub(super) power: f32,
 }
 
 impl Decoded {
     #[inline(always)]
     pub(super) fn new(gs: f32) -> Self {
-        let power = f32::from_bits((254 - (gs.to_bits() >> 23).clamp(1, 253)) << 23);
+        let power = figures_power(gs);
         let gs = gs * power;
         let mut values = [[0.0; 8]; 256];
         for (scale, values) in (0..=u8::MAX).zip(&mut values) {
@@ -165,23 +164,17 @@ impl<S: Simd> RowFigures<S> {
     /// Appends the row, of `k` weights, to `stats`.
     #[inline(always)]
     pub(super) fn finish(self, k: usize, weighted: bool, power: f32, stats: &mut ErrorStats) {
-        let unscaled = |sum: [f64; BLOCK]| pairwise(sum) / (f64::from(power) * f64::from(power));
-        let [error, weight, weighted_error, weighted_weight] = self.sums.map(unscaled);
-        stats.rows.push(RowError {
-            sum_sq_error: error,
-            sum_sq_weight: weight,
-            weighted_sq_error: if weighted { weighted_error } else { error },
-            weighted_sq_weight: if weighted { weighted_weight } else { weight },
-        });
+        let [error, weight, weighted_error, weighted_weight] = self.sums.map(pairwise);
         let (mut largest, mut n_saturated) = ([0.0; BLOCK], [0; BLOCK]);
         S::store(self.largest_square, &mut largest);
         S::store_u(self.saturated, &mut n_saturated);
-        // The root of a square is the number again.
-        let largest = largest.into_iter().fold(0.0, f32::max).sqrt() / power;
-        stats.max_abs_error = stats.max_abs_error.max(largest);
-        stats.n_weights += k as u64;
-        stats.n_saturated += self.n_saturated + n_saturated.into_iter().map(u64::from).sum::<u64>();
-        stats.n_flushed_blocks += self.n_flushed;
+        let figures = RowSums {
+            sums: if weighted { [error, weight, weighted_error, weighted_weight] } else { [error, weight, error, weight] },
+            largest_square: largest.into_iter().fold(0.0, f32::max),
+            n_saturated: self.n_saturated + n_saturated.into_iter().map(u64::from).sum::<u64>(),
+            n_flushed: self.n_flushed,
+        };
+        stats.push_row(k, power, figures);
     }
 }
 

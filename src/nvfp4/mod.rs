@@ -31,7 +31,7 @@ mod simd_avx2;
 mod simd_avx512;
 mod weight;
 
-pub use error::{ErrorStats, RowError, error_stats};
+pub use error::{ErrorStats, RowError, RowSums, error_stats, figures_power};
 pub use gptq::gptq_rows;
 pub use gptq_plan::{GptqConfig, GptqPlan};
 pub use hessian::{Hessian, importance_of_columns, importance_of_states};

@@ -16,7 +16,7 @@ use crate::{
     checkpoint::{PackedScales, Recipe, Source},
     checksum::PIECE_BYTES,
     error::advise,
-    gpu::{Device, Quantizer, Rows},
+    gpu::{Device, Quantizer},
     interrupt,
     nvfp4::{self, BLOCK, ErrorStats, Weight},
     report::Progress,
@@ -264,7 +264,7 @@ impl Matrix {
                 let tile = self.read(source, tile)?;
                 let is_done = quantizer.is_some();
                 if let Some(quantizer) = &quantizer {
-                    on_gpu(quantizer, &tile, rounder.global_scale, codes, block_scales)?;
+                    tile.with_gpu_rows(|rows| quantizer.quantize(rows, rounder.global_scale, codes, block_scales))?;
                 }
                 stats.merge(&match tile {
                     Tile::Bf16(tile) => self.quantize_tile(&tile, rounder, is_done, codes, block_scales),
@@ -316,26 +316,6 @@ impl Packed {
         let (begin, end) = (rows.start * k, rows.end * k);
         (&mut self.codes[begin / 2..end / 2], &mut self.block_scales[begin / BLOCK..end / BLOCK])
     }
-}
-
-/// Codes and block scales of a tile, from the card.
-fn on_gpu(
-    quantizer: &Quantizer<'_>,
-    tile: &Tile<'_>,
-    global_scale: f32,
-    codes: &mut [u8],
-    block_scales: &mut [u8],
-) -> Result<()> {
-    let wide: Vec<f32>;
-    let rows = match tile {
-        Tile::Bf16(rows) => Rows::Bf16(rows),
-        Tile::F32(rows) => Rows::F32(rows),
-        Tile::F16(rows) => {
-            wide = rows.iter().map(|w| w.widen()).collect();
-            Rows::F32(&wide)
-        }
-    };
-    quantizer.quantize(rows, global_scale, codes, block_scales)
 }
 
 /// The figures of consecutive tiles, merged in row order.

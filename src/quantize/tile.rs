@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::fp8::Fp8Scale;
-use crate::{checkpoint::Tensor, nvfp4::Weight};
+use crate::{checkpoint::Tensor, gpu::Rows, nvfp4::Weight};
 
 /// A tile of rows, row-major.
 #[derive(Debug)]
@@ -82,6 +82,15 @@ impl<'a> SourceMatrix<'a> {
 }
 
 impl Tile<'_> {
+    /// Calls `work` with the rows in a dtype that the card takes.
+    pub fn with_gpu_rows<T>(&self, work: impl FnOnce(Rows<'_>) -> T) -> T {
+        match self {
+            Self::Bf16(tile) => work(Rows::Bf16(tile)),
+            Self::F16(tile) => work(Rows::F32(&tile.iter().map(|w| w.widen()).collect::<Vec<_>>())),
+            Self::F32(tile) => work(Rows::F32(tile)),
+        }
+    }
+
     /// As F32, which holds every source dtype exactly.
     fn widened(self) -> Vec<f32> {
         match self {

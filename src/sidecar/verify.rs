@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::{ErrorRecord, FileRecord, NVFP4, Sidecar, TensorRecord, target::file_records, write::error_record};
 use crate::{
     checkpoint::{Dtype, Overrides, PackedScales, Source, Tensor, recipe},
+    gpu::{Device, ErrorMeter},
     interrupt,
     nvfp4::{self, BLOCK, ErrorStats},
     quantize::{DRAFT_HEAD, Matrix, PackedMatrix, ROW_SHIFT, Sources, TOKEN_IDS, Tile, hash_sources, merged},
@@ -40,7 +41,7 @@ pub struct Verification {
 ///
 /// # Errors
 /// The model cannot be read, or the run was interrupted; what is wrong with the sidecar is returned, not an error.
-pub fn verify(sidecar: &Sidecar, sources: Sources<'_>, progress: &Progress) -> Result<Verification> {
+pub fn verify(sidecar: &Sidecar, sources: Sources<'_>, device: &Device, progress: &Progress) -> Result<Verification> {
     let mut found = Verification { n_rows: sidecar.manifest.vocabulary.n_rows, ..Verification::default() };
     let problems = &mut found.problems;
     check_files("the target", &sidecar.manifest.target.files, &file_records(sources.target)?, problems);
@@ -57,7 +58,7 @@ pub fn verify(sidecar: &Sidecar, sources: Sources<'_>, progress: &Progress) -> R
         interrupt::check()?;
         if record.to == NVFP4 {
             found.n_quantized += 1;
-            let checked = check_matrix(sidecar, name, record, sources, progress);
+            let checked = check_matrix(sidecar, name, record, sources, device, progress);
             let checked = checked.and_then(|scale| check_shared(&mut group_scales, name, record, scale));
             note(&mut found.problems, checked);
         } else {
@@ -206,6 +207,7 @@ fn check_matrix(
     name: &str,
     record: &TensorRecord,
     sources: Sources<'_>,
+    device: &Device,
     progress: &Progress,
 ) -> Result<f32> {
     let at = || format!("tensor `{name}`");
@@ -242,16 +244,17 @@ fn check_matrix(
         record.source,
         original.tensor.shape
     );
+    let meter = if let Device::Cuda(gpu) = device { Some(ErrorMeter::new(gpu)?) } else { None };
     let tiles = matrix.tiles().into_par_iter().map(|rows| {
         interrupt::check()?;
         let (from, to) = (rows.start * k, rows.end * k);
         let (codes, scales) = (&codes.data[from / 2..to / 2], &block_scales.data[from / BLOCK..to / BLOCK]);
         progress.advance((rows.len() * k * 2) as u64);
-        Ok(match matrix.read(&original, rows)? {
-            Tile::Bf16(tile) => nvfp4::error_stats(&tile, codes, scales, k, global_scale, None),
-            Tile::F16(tile) => nvfp4::error_stats(&tile, codes, scales, k, global_scale, None),
-            Tile::F32(tile) => nvfp4::error_stats(&tile, codes, scales, k, global_scale, None),
-        })
+        let tile = matrix.read(&original, rows)?;
+        match &meter {
+            Some(meter) => tile.with_gpu_rows(|rows| meter.error_stats(rows, codes, scales, k, global_scale)),
+            None => Ok(error_stats(&tile, codes, scales, k, global_scale)),
+        }
     });
     let stats = merged(&tiles.collect::<Result<Vec<_>>>()?);
     check_rows(&matrix, &stats)?;
@@ -261,6 +264,14 @@ fn check_matrix(
     };
     check_figures(name, expected, &found)?;
     Ok(global_scale)
+}
+
+fn error_stats(tile: &Tile<'_>, codes: &[u8], scales: &[u8], k: usize, global_scale: f32) -> ErrorStats {
+    match tile {
+        Tile::Bf16(tile) => nvfp4::error_stats(tile, codes, scales, k, global_scale, None),
+        Tile::F16(tile) => nvfp4::error_stats(tile, codes, scales, k, global_scale, None),
+        Tile::F32(tile) => nvfp4::error_stats(tile, codes, scales, k, global_scale, None),
+    }
 }
 
 fn packed_scales(record: &TensorRecord) -> Option<PackedScales> {

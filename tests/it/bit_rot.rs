@@ -9,6 +9,7 @@ use std::{
 use draftfast::{
     checkpoint::{Checkpoint, Overrides},
     checksum::{self, LIST_NAME, Outcome},
+    gpu::Device,
     inspect::{InspectConfig, inspect},
     nvfp4,
     quantize::Sources,
@@ -79,7 +80,7 @@ fn flip(dir: &Path, file: &Path, bit: u64, target: &Checkpoint, before: &[(Strin
     let is_changed = !of_list && values(dir).is_none_or(|values| values != before);
     let found = Sidecar::open(dir).and_then(|sidecar| {
         let sources = Sources { target, mtp_from: None };
-        verify(&sidecar, sources, &Progress::silent())
+        verify(&sidecar, sources, &Device::Cpu, &Progress::silent())
     });
     let is_refused = found.map_or(true, |found| !found.problems.is_empty());
     assert!(!is_changed || is_refused, "{at} changes a value and passes verification");

@@ -3,7 +3,7 @@
 use std::{path::Path, process::Command};
 
 use draftfast::{
-    gpu::{Gpu, Output, Quantizer, Rows},
+    gpu::{ErrorMeter, Gpu, Output, Quantizer, Rows},
     nvfp4::{
         self, BLOCK, QuantizeConfig, ScaleRule, Weight, e2m1, e4m3,
         quality::{self, Head},
@@ -32,11 +32,12 @@ fn random(seed: u64) -> impl FnMut() -> u32 {
 }
 
 /// Quantizes on the card and on the CPU, by every rule, weighted and not, and compares every byte.
-fn assert_equal_bytes(gpu: &Gpu, name: &str, weights: &[bf16], k: usize) {
+/// `too_small`: what the global scale is divided by, so that blocks need larger scales than E4M3 has.
+fn assert_equal_bytes(gpu: &Gpu, name: &str, weights: &[bf16], k: usize, too_small: f32) {
     let mut next = random(k as u64);
     let importance: Vec<f32> = (0..k).map(|_| next() as f32 / u32::MAX as f32).collect();
     for rule in RULES {
-        let global_scale = rule.global_scale(nvfp4::amax(weights));
+        let global_scale = rule.global_scale(nvfp4::amax(weights)) / too_small;
         for importance in [None, Some(importance.as_slice())] {
             for kernel_safe in [true, false] {
                 let config = QuantizeConfig { rule, importance, kernel_safe };
@@ -68,14 +69,21 @@ fn assert_equal_bytes(gpu: &Gpu, name: &str, weights: &[bf16], k: usize) {
     }
 }
 
+/// Their names, rows and columns; none where the shared data are missing.
+fn golden_inputs() -> Vec<(&'static str, Vec<bf16>, usize)> {
+    let read = |case: &'static str| {
+        let bytes = shared(&format!("nvfp4/{case}.safetensors"))?;
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        Some((case, bf16s(&file, "input"), file.tensor("input").unwrap().shape()[1]))
+    };
+    ["gauss_64x128", "edge_192x256", "ties_64x128", "tiny_64x128", "zero_64x128"].into_iter().filter_map(read).collect()
+}
+
 #[test]
 fn the_card_quantizes_every_golden_input_to_the_cpus_bytes() {
     let Some(gpu) = gpu() else { return };
-    for case in ["gauss_64x128", "edge_192x256", "ties_64x128", "tiny_64x128", "zero_64x128"] {
-        let Some(bytes) = shared(&format!("nvfp4/{case}.safetensors")) else { return };
-        let file = SafeTensors::deserialize(&bytes).unwrap();
-        let k = file.tensor("input").unwrap().shape()[1];
-        assert_equal_bytes(&gpu, case, &bf16s(&file, "input"), k);
+    for (name, weights, k) in golden_inputs() {
+        assert_equal_bytes(&gpu, name, &weights, k, 1.0);
     }
 }
 
@@ -83,7 +91,7 @@ fn the_card_quantizes_every_golden_input_to_the_cpus_bytes() {
 fn the_card_quantizes_every_bf16_pattern_to_the_cpus_bytes() {
     let Some(gpu) = gpu() else { return };
     let finite: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).filter(|w| w.is_finite()).collect();
-    assert_equal_bytes(&gpu, "all patterns", &finite[..finite.len() / 256 * 256], 256);
+    assert_equal_bytes(&gpu, "all patterns", &finite[..finite.len() / 256 * 256], 256, 1.0);
     // and at scales at which many of them matter
     for exponent in [-120, -60, -20, 0, 20, 60, 100] {
         let close: Vec<bf16> = finite
@@ -91,7 +99,7 @@ fn the_card_quantizes_every_bf16_pattern_to_the_cpus_bytes() {
             .copied()
             .filter(|w| w.widen().abs() < 2f32.powi(exponent) && w.widen().abs() > 2f32.powi(exponent - 14))
             .collect();
-        assert_equal_bytes(&gpu, &format!("patterns below 2^{exponent}"), &close[..close.len() / 32 * 32], 32);
+        assert_equal_bytes(&gpu, &format!("patterns below 2^{exponent}"), &close[..close.len() / 32 * 32], 32, 1.0);
     }
 }
 
@@ -108,7 +116,7 @@ fn the_card_quantizes_random_shapes_to_the_cpus_bytes() {
             bf16::from_f32(if next().is_multiple_of(11) { 0.0 } else { normal * spread * outlier })
         };
         let weights: Vec<bf16> = (0..rows * k).map(|_| weight()).collect();
-        assert_equal_bytes(&gpu, &format!("round {round}, {rows} x {k}"), &weights, k);
+        assert_equal_bytes(&gpu, &format!("round {round}, {rows} x {k}"), &weights, k, if round % 4 == 3 { 30.0 } else { 1.0 });
     }
 }
 
@@ -122,6 +130,39 @@ fn random_matrix(next: &mut impl FnMut() -> u32, rows: usize, k: usize) -> (Vec<
     let weights = (0..rows * k).map(|_| weight()).collect();
     let codes = (0..rows * k / 2).map(|_| next() as u8).collect();
     (weights, codes, (0..rows * k / BLOCK).map(|_| (next() % 127) as u8).collect())
+}
+
+#[test]
+fn the_card_finds_the_cpus_error_figures_to_the_last_digit() {
+    let Some(gpu) = gpu() else { return };
+    let meter = ErrorMeter::new(&gpu).unwrap();
+    let mut next = random(5);
+    for (rows, k) in [(1, 16), (3, 48), (70, 512), (9, 528), (257, 2560), (5, 17408)] {
+        let (weights, codes, scales) = random_matrix(&mut next, rows, k);
+        let wide: Vec<f32> = weights.iter().map(|w| w.widen()).collect();
+        for global_scale in [1e-5, 0.25, f32::MIN_POSITIVE, 1e30] {
+            let expected = nvfp4::error_stats(&weights, &codes, &scales, k, global_scale, None);
+            for rows in [Rows::Bf16(&weights), Rows::F32(&wide)] {
+                let found = meter.error_stats(rows, &codes, &scales, k, global_scale).unwrap();
+                assert_eq!(found, expected, "{k} columns, global scale {global_scale:e}");
+            }
+        }
+    }
+}
+
+/// What the card and the CPU say of the rows that each golden input quantizes to.
+#[test]
+fn the_card_finds_the_cpus_error_figures_of_every_golden_input() {
+    let Some(gpu) = gpu() else { return };
+    let meter = ErrorMeter::new(&gpu).unwrap();
+    for (name, weights, k) in golden_inputs() {
+        let global_scale = nvfp4::global_scale(nvfp4::amax(&weights));
+        let (mut codes, mut scales) = (vec![0; weights.len() / 2], vec![0; weights.len() / BLOCK]);
+        let config = QuantizeConfig { rule: ScaleRule::Max, importance: None, kernel_safe: true };
+        nvfp4::quantize_rows(&weights, k, global_scale, &config, &mut codes, &mut scales);
+        let found = meter.error_stats(Rows::Bf16(&weights), &codes, &scales, k, global_scale).unwrap();
+        assert_eq!(found, nvfp4::error_stats(&weights, &codes, &scales, k, global_scale, None), "{name}");
+    }
 }
 
 #[test]
