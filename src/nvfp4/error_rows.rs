@@ -169,7 +169,11 @@ impl<S: Simd> RowFigures<S> {
         S::store(self.largest_square, &mut largest);
         S::store_u(self.saturated, &mut n_saturated);
         let figures = RowSums {
-            sums: if weighted { [error, weight, weighted_error, weighted_weight] } else { [error, weight, error, weight] },
+            sums: if weighted {
+                [error, weight, weighted_error, weighted_weight]
+            } else {
+                [error, weight, error, weight]
+            },
             largest_square: largest.into_iter().fold(0.0, f32::max),
             n_saturated: self.n_saturated + n_saturated.into_iter().map(u64::from).sum::<u64>(),
             n_flushed: self.n_flushed,

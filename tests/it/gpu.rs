@@ -116,7 +116,13 @@ fn the_card_quantizes_random_shapes_to_the_cpus_bytes() {
             bf16::from_f32(if next().is_multiple_of(11) { 0.0 } else { normal * spread * outlier })
         };
         let weights: Vec<bf16> = (0..rows * k).map(|_| weight()).collect();
-        assert_equal_bytes(&gpu, &format!("round {round}, {rows} x {k}"), &weights, k, if round % 4 == 3 { 30.0 } else { 1.0 });
+        assert_equal_bytes(
+            &gpu,
+            &format!("round {round}, {rows} x {k}"),
+            &weights,
+            k,
+            if round % 4 == 3 { 30.0 } else { 1.0 },
+        );
     }
 }
 
