@@ -6,6 +6,7 @@ head is timed for one vector, and a linear for one to eight: up to how many it i
 
 from __future__ import annotations
 
+import functools
 import logging
 import statistics
 from collections.abc import Callable
@@ -99,14 +100,8 @@ def linear_us(kernel: GemvKernel, layer: Module, x: torch.Tensor) -> dict[int, t
     def us(call: Callable[[], object]) -> float:
         return graph_us(lambda: (evicting.sum(), call()), 8, 5, of=min)
 
-    nothing = us(lambda: None)
-    return {
-        m: (
-            us(lambda m=m: kernel.apply(layer, x[:m])) - nothing,
-            us(lambda m=m: kernel.wide.apply(layer, x[:m])) - nothing,
-        )
-        for m in TIMED_M
-    }
+    nothing, both = us(lambda: None), (kernel, kernel.wide)
+    return {m: tuple(us(functools.partial(k.apply, layer, x[:m])) - nothing for k in both) for m in TIMED_M}
 
 
 def graph_us(

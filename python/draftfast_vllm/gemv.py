@@ -167,9 +167,7 @@ class GemvKernel:
     @property
     def name(self) -> str:
         """For the log."""
-        if self.wide is None:
-            return "draftfast gemv"
-        return f"draftfast gemv up to {self.max_m} vectors, then {self.wide.name} (in both layouts)"
+        return "draftfast gemv" + (f" with {self.wide.name} (in both layouts)" if self.wide else "")
 
     def takes(self, m: int) -> bool:
         """Whether this many vectors are ours."""

@@ -17,7 +17,8 @@ from draftfast_vllm import nvfp4
 class Kernel(Protocol):
     """`prepare` takes codes, scales and the global scale to the kernel's own layout on `layer`; `apply` multiplies."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def prepare(self, layer: Module, codes: torch.Tensor, scales: torch.Tensor, global_scale: float) -> None: ...
 

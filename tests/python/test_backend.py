@@ -99,7 +99,7 @@ def test_auto_keeps_only_the_layouts_that_it_uses(ours, monkeypatch, most):
     assert set(dict(layer.named_parameters())) == ({"weight", "codes", "block_scales"} if most else {"weight"})
     layer(torch.randn(1, 64, dtype=torch.bfloat16)), layer(torch.randn(8, 64, dtype=torch.bfloat16))
     assert ours == [("layer", m) for m in (1, 8) if m <= most]
-    assert ("up to" in layer.kernel.name) == bool(most)
+    assert ("both layouts" in layer.kernel.name) == bool(most)
 
 
 def test_a_processor_has_only_the_decoder():
