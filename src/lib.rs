@@ -33,6 +33,7 @@ pub mod plan;
 pub mod inspect;
 
 pub mod error;
+pub mod gguf;
 pub mod input;
 pub mod interrupt;
 pub mod output;

@@ -14,7 +14,7 @@ pub struct Convert {
     /// A vocabulary in any of the forms, or a folder with a draft_vocab.safetensors
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// The form to write: mask.pt, ids.pt, d2t.npy, vocab_mapping.pt, d2t.pt, draft_vocab.safetensors, ids.txt, ids.json
+    /// The form to write: mask.pt, ids.pt, d2t.npy, vocab_mapping.pt, d2t.pt, draft_vocab.safetensors, ids.txt, ids.json, d2t.gguf
     #[arg(value_name = "OUT-FORM")]
     pub form: Form,
     /// The folder to write into

@@ -12,6 +12,7 @@ use safetensors::Dtype;
 
 use super::{Exported, Linear, is_part, linears};
 use crate::{
+    gguf::{self, ALIGNMENT, F32, I64, TensorInfo},
     interrupt,
     nvfp4::ggml,
     output::{HashingFile, StagedDir},
@@ -23,28 +24,16 @@ use crate::{
 /// The file.
 pub const GGUF_NAME: &str = "drafter.gguf";
 
-const MAGIC: &[u8; 4] = b"GGUF";
-const VERSION: u32 = 3;
-/// Tensors begin at multiples of this.
-const ALIGNMENT: usize = 32;
 /// ggml's longest name, less the byte that ends it, and its most dimensions.
 const MAX_NAME_BYTES: usize = 63;
 const MAX_DIMENSIONS: usize = 4;
 
-/// `gguf_type`
-const KV_U32: u32 = 4;
-const KV_STRING: u32 = 8;
 /// `ggml_type`
-const F32: u32 = 0;
-const I64: u32 = 27;
 const NVFP4: u32 = 40;
 
 /// A tensor to write.
 struct GgufTensor<'a> {
-    name: String,
-    ggml_type: u32,
-    /// Innermost first.
-    dimensions: Vec<u64>,
+    info: TensorInfo,
     n_bytes: usize,
     data: Data<'a>,
 }
@@ -87,7 +76,7 @@ pub(super) fn export(sidecar: &Sidecar, staged: &StagedDir, progress: &Progress)
         let data = Data::Kept(tensor.data);
         tensors.push(GgufTensor::new(name.to_owned(), ggml_type, tensor.shape, tensor.data.len(), data)?);
     }
-    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    tensors.sort_by(|a: &GgufTensor<'_>, b| a.info.name.cmp(&b.info.name));
     let mut file = staged.file(GGUF_NAME)?;
     let say = || format!("`{GGUF_NAME}`: cannot write");
     file.write_all(&header(sidecar, &tensors)).with_context(say)?;
@@ -122,13 +111,13 @@ impl<'a> GgufTensor<'a> {
         if dimensions.is_empty() {
             dimensions.push(1);
         }
-        Ok(Self { name, ggml_type, dimensions, n_bytes, data })
+        Ok(Self { info: TensorInfo { name, dimensions, ggml_type }, n_bytes, data })
     }
 
     fn write(&self, file: &mut HashingFile, progress: &Progress) -> Result<()> {
         /// Rows packed at a time.
         const ROWS: usize = 1024;
-        let say = || format!("`{GGUF_NAME}`: cannot write tensor `{}`", self.name);
+        let say = || format!("`{GGUF_NAME}`: cannot write tensor `{}`", self.info.name);
         match self.data {
             Data::Scale(scale) => file.write_all(&scale.to_le_bytes()).with_context(say)?,
             Data::Kept(bytes) => {
@@ -143,7 +132,8 @@ impl<'a> GgufTensor<'a> {
                 let rows = linear.codes.data.chunks(ROWS * k / 2).zip(linear.block_scales.data.chunks(ROWS * k / 16));
                 for (codes, scales) in rows {
                     interrupt::check()?;
-                    let packed = ggml::pack(codes, scales, k).with_context(|| format!("tensor `{}`", self.name))?;
+                    let packed =
+                        ggml::pack(codes, scales, k).with_context(|| format!("tensor `{}`", self.info.name))?;
                     file.write_all(&packed).with_context(say)?;
                     progress.advance((codes.len() + scales.len()) as u64);
                 }
@@ -154,46 +144,14 @@ impl<'a> GgufTensor<'a> {
     }
 }
 
-/// Everything before the data: counts, key-value pairs, where each tensor is.
+/// Everything before the data.
 fn header(sidecar: &Sidecar, tensors: &[GgufTensor<'_>]) -> Vec<u8> {
     let texts = [
         ("draftfast.lm_head_tree_sha256", sidecar.manifest.target.head_tree_sha256.as_str()),
         ("draftfast.vocabulary_sha256", &sidecar.manifest.vocabulary.sha256),
         ("general.architecture", "draftfast-drafter"),
     ];
-    let numbers = [
-        ("draftfast.target_rows", sidecar.vocab.target_rows as u32),
-        ("general.alignment", ALIGNMENT as u32),
-        ("general.quantization_version", 2),
-    ];
-    let mut out = MAGIC.to_vec();
-    out.extend(VERSION.to_le_bytes());
-    out.extend((tensors.len() as u64).to_le_bytes());
-    out.extend(((texts.len() + numbers.len()) as u64).to_le_bytes());
-    for (key, text) in texts {
-        push_text(&mut out, key);
-        out.extend(KV_STRING.to_le_bytes());
-        push_text(&mut out, text);
-    }
-    for (key, number) in numbers {
-        push_text(&mut out, key);
-        out.extend(KV_U32.to_le_bytes());
-        out.extend(number.to_le_bytes());
-    }
-    let mut offset = 0;
-    for tensor in tensors {
-        push_text(&mut out, &tensor.name);
-        out.extend((tensor.dimensions.len() as u32).to_le_bytes());
-        tensor.dimensions.iter().for_each(|n| out.extend(n.to_le_bytes()));
-        out.extend(tensor.ggml_type.to_le_bytes());
-        out.extend((offset as u64).to_le_bytes());
-        offset += tensor.n_bytes.next_multiple_of(ALIGNMENT);
-    }
-    out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
-    out
-}
-
-fn push_text(out: &mut Vec<u8>, text: &str) {
-    out.extend((text.len() as u64).to_le_bytes());
-    out.extend(text.as_bytes());
+    let numbers = [("draftfast.target_rows", sidecar.vocab.target_rows as u32), ("general.quantization_version", 2)];
+    let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
+    gguf::header(&texts, &numbers, &infos, |i| tensors[i].n_bytes)
 }

@@ -1,4 +1,4 @@
-//! Takes a vocabulary file apart by its first bytes, whatever its name: torch zip, numpy, safetensors, JSON or text.
+//! Takes a vocabulary file apart by its first bytes, whatever its name: torch zip, numpy, safetensors, GGUF, JSON or text.
 
 use std::{
     io::Read,
@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 
 use super::{
@@ -15,6 +16,7 @@ use super::{
 };
 use crate::{
     error::Hint,
+    gguf::{self, Gguf},
     input::{open_file, read_file},
 };
 
@@ -28,6 +30,7 @@ pub(super) enum Container {
     PtDict,
     Npy,
     Safetensors,
+    Gguf,
     Text,
     Json,
 }
@@ -41,6 +44,7 @@ impl Container {
             (Self::PtDict, _) => Form::MappingPt,
             (Self::Npy, _) => Form::Npy,
             (Self::Safetensors, _) => Form::Safetensors,
+            (Self::Gguf, _) => Form::Gguf,
             (Self::Text, _) => Form::IdsTxt,
             (Self::Json, _) => Form::IdsJson,
         }
@@ -117,6 +121,9 @@ pub(super) fn take_apart(path: &Path) -> Result<(Container, Parts)> {
     if n_head == 9 && head[8] == b'{' && u64::from_le_bytes(head[..8].try_into()?) <= n_bytes {
         return Ok((Container::Safetensors, safetensors(path)?));
     }
+    if head.starts_with(gguf::MAGIC) {
+        return Ok((Container::Gguf, gguf(path)?));
+    }
     ensure!(n_bytes <= MAX_FILE_BYTES, "has {n_bytes} bytes, too many for a vocabulary");
     let bytes = read_file(path, MAX_FILE_BYTES)?;
     match bytes.as_slice() {
@@ -173,12 +180,16 @@ fn npy_pair(path: &Path, bytes: &[u8]) -> Result<Parts> {
     Ok(parts)
 }
 
-fn safetensors(path: &Path) -> Result<Parts> {
+fn map(path: &Path) -> Result<Mmap> {
     let file = open_file(path)?;
     #[expect(unsafe_code, reason = "a read-only map of a file that may be a whole checkpoint")]
     // SAFETY: the map is private and read-only; a file cut short by another process while it is read ends this process
     // with SIGBUS, as for every mapped checkpoint.
-    let map = unsafe { memmap2::Mmap::map(&file) }.context("cannot map")?;
+    unsafe { Mmap::map(&file) }.context("cannot map")
+}
+
+fn safetensors(path: &Path) -> Result<Parts> {
+    let map = map(path)?;
     let (_, header) = SafeTensors::read_metadata(&map).context("not a safetensors file")?;
     let tensors = SafeTensors::deserialize(&map).context("not a safetensors file")?;
     let mut parts = Parts::default();
@@ -203,6 +214,23 @@ fn safetensors(path: &Path) -> Result<Parts> {
         parts.n_repeated = number("draftfast.n_repeated").unwrap_or(parts.n_repeated);
         parts.tokenizer_sha256 = metadata.get("draftfast.tokenizer_sha256").cloned();
     }
+    Ok(parts)
+}
+
+/// llama.cpp's `d2t` holds absolute ids, whatever the name promises elsewhere.
+fn gguf(path: &Path) -> Result<Parts> {
+    let map = map(path)?;
+    let gguf = Gguf::decode(&map)?;
+    let (data, n_bytes) = gguf.integers("d2t")?.context("holds no tensor `d2t`")?;
+    let dtype = if n_bytes == 4 { "int32" } else { "int64" };
+    let mut parts = Parts::default();
+    parts.arrays.push(format!("`d2t` {dtype}[{}]", data.len() / n_bytes));
+    if let Array::Int(ids, _) = array_of(dtype, data)? {
+        parts.ids = Some(ids);
+    }
+    parts.target_rows = gguf.number("draftfast.target_rows").map(|n_rows| n_rows as usize);
+    parts.n_repeated = gguf.number("draftfast.n_repeated").map_or(0, |n_rows| n_rows as usize);
+    parts.tokenizer_sha256 = gguf.text("draftfast.tokenizer_sha256").map(str::to_owned);
     Ok(parts)
 }
 

@@ -1,7 +1,7 @@
 //! The files that runtimes and trainers read a draft vocabulary from, derived from the canonical ids.
 //!
 //! Every form lists each kept id once: repeated rows belong to the draft head, and only `draft_vocab.safetensors`
-//! remembers how many there are (in its metadata). Who reads what: `docs/vocabulary.md`.
+//! and `d2t.gguf` remember how many there are (in their metadata). Who reads what: `docs/vocabulary.md`.
 
 use std::{fmt, path::Path, str::FromStr};
 
@@ -11,7 +11,10 @@ use super::{
     DraftVocab, npy, recognise,
     torch_pt::{self, Array},
 };
-use crate::error::advise;
+use crate::{
+    error::advise,
+    gguf::{self, TensorInfo},
+};
 
 /// A file form of a draft vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,11 +35,13 @@ pub enum Form {
     IdsTxt,
     /// `ids.json`: a list of ids; scripts.
     IdsJson,
+    /// `d2t.gguf`: `d2t` I64\[N\] absolute ids; llama.cpp.
+    Gguf,
 }
 
 impl Form {
     /// Every form, in the order of the table in `docs/vocabulary.md`.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::MaskPt,
         Self::IdsPt,
         Self::Npy,
@@ -45,6 +50,7 @@ impl Form {
         Self::Safetensors,
         Self::IdsTxt,
         Self::IdsJson,
+        Self::Gguf,
     ];
     /// What is written when nothing is asked for.
     pub const DEFAULT: [Self; 2] = [Self::Safetensors, Self::MaskPt];
@@ -60,6 +66,7 @@ impl Form {
             Self::Safetensors => "draft_vocab.safetensors",
             Self::IdsTxt => "ids.txt",
             Self::IdsJson => "ids.json",
+            Self::Gguf => "d2t.gguf",
         }
     }
 
@@ -84,6 +91,7 @@ impl FromStr for Form {
             "safetensors" => Some(Self::Safetensors),
             "txt" => Some(Self::IdsTxt),
             "json" => Some(Self::IdsJson),
+            "gguf" => Some(Self::Gguf),
             _ => Self::ALL.into_iter().find(|form| form.file_name() == name),
         };
         match short {
@@ -205,7 +213,24 @@ pub fn encode(form: Form, vocab: &DraftVocab, tokenizer_sha256: Option<&str>) ->
             let items: Vec<_> = vocab.token_ids.iter().map(u32::to_string).collect();
             vec![(name, format!("[{}]\n", items.join(", ")).into_bytes())]
         }
+        Form::Gguf => vec![(name, encode_gguf(vocab, tokenizer_sha256))],
     })
+}
+
+/// The ids under the name and with the meaning that `export --layout gguf` gives them.
+fn encode_gguf(vocab: &DraftVocab, tokenizer_sha256: Option<&str>) -> Vec<u8> {
+    let sha256 = vocab.sha256();
+    let mut texts =
+        vec![("draftfast.vocabulary_sha256", sha256.as_str()), ("general.architecture", "draftfast-vocabulary")];
+    texts.extend(tokenizer_sha256.map(|sha256| ("draftfast.tokenizer_sha256", sha256)));
+    let numbers =
+        [("draftfast.n_repeated", vocab.n_repeated as u32), ("draftfast.target_rows", vocab.target_rows as u32)];
+    let n = vocab.token_ids.len();
+    let d2t = TensorInfo { name: "d2t".to_owned(), dimensions: vec![n as u64], ggml_type: gguf::I64 };
+    let mut bytes = gguf::header(&texts, &numbers, &[d2t], |_| 8 * n);
+    bytes.extend(vocab.token_ids.iter().flat_map(|&id| i64::from(id).to_le_bytes()));
+    bytes.resize(bytes.len().next_multiple_of(gguf::ALIGNMENT), 0);
+    bytes
 }
 
 /// Keys are sorted and the data lie in the order of the keys' alignment: I64 before BOOL, as the format wants it.

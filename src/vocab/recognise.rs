@@ -31,6 +31,12 @@ pub(super) fn read(path: &Path, target_rows: Option<usize>, said: Option<Semanti
             None => parts.bare = Some(bare),
         }
     }
+    // A key is believed unless it is the only one and the caller knows better.
+    match (said, &parts) {
+        (Some(Semantics::Absolute), Parts { ids: None, t2d: None, .. }) => parts.ids = parts.d2t.take(),
+        (Some(Semantics::Offset), Parts { d2t: None, t2d: None, .. }) => parts.d2t = parts.ids.take(),
+        _ => {}
+    }
     resolve(container, parts, target_rows).with_context(named)
 }
 

@@ -79,3 +79,37 @@ fn read_back(saved: &Path, vocab: &DraftVocab) {
         assert!(error.contains(said), "{name}: {error}");
     }
 }
+
+/// llama.cpp's own Python package, where `DRAFTFAST_TEST_PYTHON` (or `python3`) has it.
+#[test]
+fn llama_cpps_reader_finds_the_ids() {
+    let python = std::env::var("DRAFTFAST_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    if !Command::new(&python).args(["-c", "import gguf"]).output().is_ok_and(|output| output.status.success()) {
+        println!("skipped: `{python}` has no gguf (name another with DRAFTFAST_TEST_PYTHON)");
+        return;
+    }
+    let (dir, vocab) = (tempfile::tempdir().unwrap(), vocab());
+    let path = dir.path().join("d2t.gguf");
+    std::fs::write(&path, &forms::encode(Form::Gguf, &vocab, Some("aa")).unwrap()[0].1).unwrap();
+    let saved = dir.path().join("saved.gguf");
+    let script = "import sys, gguf
+reader = gguf.GGUFReader(sys.argv[1])
+[d2t] = reader.tensors
+assert d2t.tensor_type == gguf.GGMLQuantizationType.I64 and d2t.name == 'd2t', d2t
+assert reader.get_field('draftfast.target_rows').contents() == 248320
+writer = gguf.GGUFWriter(sys.argv[2], 'llama')
+writer.add_array('tokens', ['a', 'b'])
+writer.add_float32('scale', 1.5)
+writer.add_tensor('other', d2t.data[:3].astype('float32'))
+writer.add_tensor('d2t', d2t.data)
+for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+    step()
+print(d2t.data.tolist())
+";
+    let output = Command::new(python).args(["-c", script]).args([&path, &saved]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let ids: Vec<u32> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(ids, vocab.token_ids);
+    let (read, detected) = forms::read(&saved, Some(vocab.target_rows)).unwrap();
+    assert_eq!((read, detected.semantics), (vocab, Semantics::Absolute));
+}

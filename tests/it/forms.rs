@@ -51,7 +51,7 @@ fn every_form_comes_back_with_its_semantics_named() {
         let expected = match form {
             Form::MaskPt => Semantics::Mask,
             Form::Npy | Form::MappingPt | Form::D2tPt => Semantics::Offset,
-            Form::IdsPt | Form::Safetensors | Form::IdsTxt | Form::IdsJson => Semantics::Absolute,
+            Form::IdsPt | Form::Safetensors | Form::IdsTxt | Form::IdsJson | Form::Gguf => Semantics::Absolute,
         };
         assert_eq!(detected.semantics, expected, "{form}");
         assert!(detected.ascending && detected.notes.is_empty(), "{form}: {detected:?}");
@@ -66,7 +66,7 @@ fn the_same_vocabulary_gives_the_same_bytes() {
 }
 
 #[test]
-fn repeated_rows_are_remembered_by_safetensors_and_left_out_of_masks() {
+fn repeated_rows_are_remembered_by_safetensors_and_gguf_and_left_out_of_masks() {
     let mut vocab = seed_like();
     vocab.n_repeated = 38;
     let dir = tempfile::tempdir().unwrap();
@@ -74,6 +74,8 @@ fn repeated_rows_are_remembered_by_safetensors_and_left_out_of_masks() {
     assert_eq!(read, vocab);
     assert_eq!(read.n_rows(), 64_064);
     assert_eq!(detected.tokenizer_sha256.as_deref(), Some("aa"));
+    let (read, detected) = forms::read(&write(Form::Gguf, &vocab, dir.path()), None).unwrap();
+    assert_eq!((&read, detected.tokenizer_sha256.as_deref()), (&vocab, Some("aa")));
     let (mask, _) = forms::read(&write(Form::MaskPt, &vocab, dir.path()), None).unwrap();
     assert_eq!((mask.token_ids.len(), mask.n_repeated), (64_026, 0));
 }
@@ -120,6 +122,39 @@ fn a_name_that_lies_is_refused_with_what_would_fit() {
     assert!(said.contains("row 2 means id 101") && said.contains("`--as absolute`"), "{said}");
     let said = refused(&bare_npy(dir.path(), "ids.npy", &[5, 5, 6]), Some(100));
     assert!(said.contains("row 1 means id 5, which stands there already") && said.contains("`--as offset`"), "{said}");
+}
+
+#[test]
+fn what_is_said_outweighs_a_name_that_lies() {
+    let dir = tempfile::tempdir().unwrap();
+    let read = |path: PathBuf, said| forms::read_as(&path, Some(100), Some(said)).unwrap().0.token_ids;
+    assert_eq!(read(bare_npy(dir.path(), "d2t.npy", &[0, 2, 99]), Semantics::Absolute), [0, 2, 99]);
+    assert_eq!(read(bare_npy(dir.path(), "ids.npy", &[5, 5, 6]), Semantics::Offset), [5, 6, 8]);
+    let gguf = write(Form::Gguf, &DraftVocab::new(100, vec![5, 6, 7]).unwrap(), dir.path());
+    assert_eq!(forms::read(&gguf, None).unwrap().0.token_ids, [5, 6, 7]);
+    assert_eq!(read(gguf, Semantics::Offset), [5, 7, 9]);
+    // Of a file that says it twice nothing is taken back.
+    let both = write(Form::Safetensors, &DraftVocab::new(100, vec![5, 7, 9]).unwrap(), dir.path());
+    assert_eq!(read(both, Semantics::Offset), [5, 7, 9]);
+}
+
+#[test]
+fn a_gguf_file_of_something_else_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(Form::Gguf, &DraftVocab::new(50, vec![1, 4, 9]).unwrap(), dir.path());
+    let bytes = std::fs::read(&path).unwrap();
+    let swap = |from: &[u8], to: &[u8]| {
+        let at = bytes.windows(from.len()).position(|window| window == from).unwrap();
+        std::fs::write(&path, [&bytes[..at], to, &bytes[at + to.len()..]].concat()).unwrap();
+        refused(&path, Some(50))
+    };
+    assert!(swap(b"d2t", b"xyz").contains("holds no tensor `d2t`"));
+    // The tensor's dimension, 3, and its type, I64.
+    let place = [3_u64.to_le_bytes().as_slice(), &27_u32.to_le_bytes()].concat();
+    assert!(swap(&place, &[3, 0, 0, 0, 0, 0, 0, 0, 30]).contains("ggml type 30, expected I64"));
+    assert!(swap(&place, &[99]).contains("the file ends before the 99 numbers"));
+    std::fs::write(&path, &bytes).unwrap();
+    assert!(refused(&path, Some(51)).contains("made for V = 50 rows of lm_head, expected 51"));
 }
 
 #[test]
@@ -172,7 +207,8 @@ fn broken_text_names_the_line() {
 #[test]
 fn every_truncation_of_every_binary_form_is_an_error() {
     let vocab = DraftVocab::new(50, vec![1, 4, 9, 49]).unwrap();
-    for form in [Form::MaskPt, Form::IdsPt, Form::Npy, Form::MappingPt, Form::D2tPt, Form::Safetensors] {
+    let is_text = |form: &Form| matches!(form, Form::IdsTxt | Form::IdsJson);
+    for form in Form::ALL.into_iter().filter(|form| !is_text(form)) {
         let dir = tempfile::tempdir().unwrap();
         let path = write(form, &vocab, dir.path());
         let bytes = std::fs::read(&path).unwrap();
