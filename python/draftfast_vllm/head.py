@@ -98,9 +98,10 @@ class DraftLogits(Module):
             return ids.long()
         from vllm.distributed import tensor_model_parallel_all_gather
 
-        # Two gathers: an id above 2^24 would not survive as F32, nor one above 256 as BF16.
-        values = tensor_model_parallel_all_gather(values.float().unsqueeze(-1))
-        ids = tensor_model_parallel_all_gather(ids.unsqueeze(-1))
+        # One gather, of bits: as the value of an F32 an id above 2^24 would not survive.
+        pairs = torch.stack((values.float().view(torch.int32), ids), dim=-1)
+        pairs = tensor_model_parallel_all_gather(pairs)
+        values, ids = pairs[:, ::2].view(torch.float32), pairs[:, 1::2]
         return ids.masked_fill(values < values.amax(-1, keepdim=True), NO_ID).amin(-1).long()
 
     def top_tokens_of(self, compute_logits: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
