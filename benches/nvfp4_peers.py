@@ -3,6 +3,7 @@
 
     python3 benches/nvfp4_peers.py --venv DIR            # makes the environment (several GB), then measures
     python3 benches/nvfp4_peers.py --python PYTHON       # an environment that has torch and any of the peers
+    python3 benches/nvfp4_peers.py --only modelopt,max   # some of them, where the machine is not yours for long
 
 Peers quantize in memory and write nothing; those that cannot be imported are listed as missing, not skipped in silence.
 draftfast runs as a whole command: from a model folder in the page cache, a few rows larger than the draft head so that rows
@@ -27,7 +28,7 @@ PACKAGES = ["torch", "nvidia-modelopt", "torchao"]
 PEERS = ["modelopt", "torchao"]
 ROOT = Path(__file__).resolve().parent.parent
 # The flags of each measured command.
-COMMANDS = {"max": ["--scale", "max"], "four-six": ["--scale", "four-six"], "mse": ["--scale", "mse"], "mse, importance": ["--importance", "importance.safetensors"]}  # fmt: skip
+COMMANDS = {"max": ["--scale", "max"], "four-six": ["--scale", "four-six"], "mse": ["--scale", "mse"], "importance": ["--importance", "importance.safetensors"]}  # fmt: skip
 # Rows of the model's head that the draft head does not keep.
 N_DROPPED = 128
 
@@ -137,8 +138,10 @@ def line(name, seconds, args, memory):
 def compare(args, python, draftfast, folder):
     """Peers and commands take turns."""
     seconds, peak, missing = {}, {}, {}
+    only = args.only.split(",") if args.only else [*PEERS, *COMMANDS]
+    peers, commands = ([name for name in all_of if name in only] for all_of in (PEERS, COMMANDS))
     for _ in range(args.rounds):
-        for peer in PEERS:
+        for peer in peers:
             found, reason = child(python, args, "--measure", peer, "--runs", str(args.runs))
             if found is None:
                 missing[peer] = reason
@@ -146,17 +149,18 @@ def compare(args, python, draftfast, folder):
             found = json.loads(found)
             seconds.setdefault(peer, []).extend(found["seconds"])
             peak[peer] = max(peak.get(peer, 0), found["peak_bytes"])
-        for name, flags in COMMANDS.items():
+        for name in commands:
             for _ in range(args.runs):
-                seconds.setdefault(name, []).append(command_seconds(draftfast, folder, flags, args.threads))
+                found = command_seconds(draftfast, folder, COMMANDS[name], args.threads)
+                seconds.setdefault(name, []).append(found)
     print(f"BF16 [{args.rows}, {args.columns}], {args.threads} threads\n")
     print("| | best s | median s | GB/s of input | memory beyond the input, GB |\n|---|---|---|---|---|")
-    for peer in PEERS:
+    for peer in peers:
         if peer in missing:
             print(f"| {peer} | missing: {missing[peer]} | | | |")
         else:
             line(f"{peer}, in memory", seconds[peer], args, f"{peak[peer] / 1e9:.2f}")
-    for name in COMMANDS:
+    for name in commands:
         line(f"draftfast, whole command, `{name}`", seconds[name], args, "")
 
 
@@ -170,6 +174,7 @@ def main():
     parser.add_argument("--rows", type=int, default=64064)
     parser.add_argument("--columns", type=int, default=2560)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--only", help=f"some of {', '.join([*PEERS, *COMMANDS])}; separated by commas, without spaces")
     parser.add_argument("--runs", type=int, default=3, help="of each, in a row")
     parser.add_argument("--rounds", type=int, default=1, help="how often all take turns")
     parser.add_argument("--measure", help=argparse.SUPPRESS)

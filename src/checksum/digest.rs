@@ -19,8 +19,11 @@ use crate::{
     report::Progress,
 };
 
-/// Chunks between the reader and the hasher of a file: half a mebibyte of memory, whatever its size.
-const N_CHUNKS: usize = 4;
+/// Chunks between the reader and the hasher of a file: two mebibytes of memory, whatever its size.
+const N_CHUNKS: usize = 16;
+/// Chunks that the hasher gives back at once. The reader sleeps when it is ahead, and to wake it costs the hasher as much as
+/// to hash ten kilobytes.
+const N_RETURNED: usize = N_CHUNKS / 2;
 /// A shorter file is hashed before a second thread would be up.
 const MIN_AHEAD_BYTES: u64 = 4 << 20;
 /// How a file is read.
@@ -100,13 +103,17 @@ fn ahead(file: &File, mut hash: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
             .context("cannot start a thread")?;
         // Of both channels this thread holds one end: when it leaves with an error, the reader's next call fails.
         let empty = empty;
+        let mut hashed = Vec::with_capacity(N_RETURNED);
         for filled in filled {
-            let (mut chunk, n_bytes) = filled?;
+            let (chunk, n_bytes) = filled?;
             if n_bytes == 0 {
                 return Ok(());
             }
-            hash(&chunk.bytes_mut()[..n_bytes])?;
-            let _ = empty.send(chunk);
+            hash(&chunk.bytes()[..n_bytes])?;
+            hashed.push(chunk);
+            if hashed.len() == N_RETURNED {
+                hashed.drain(..).for_each(|chunk| drop(empty.send(chunk)));
+            }
         }
         Err(anyhow!("the reading thread ended early"))
     })

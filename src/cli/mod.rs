@@ -22,13 +22,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use self::version::LONG;
-
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed or found wrong, 2 bad usage";
 
 /// A cheaper, lossless drafter from a model checkpoint.
 #[derive(Debug, Parser)]
-#[command(name = "draftfast", version, long_version = LONG.as_str(), about, max_term_width = 100, propagate_version = true, after_help = EXIT_CODES)]
+#[command(name = "draftfast", version, long_version = version::long(), about, max_term_width = 100, propagate_version = true, after_help = EXIT_CODES)]
 pub struct Cli {
     /// Flags that every command takes.
     #[command(flatten)]

@@ -7,8 +7,15 @@ use clap::ValueEnum;
 use super::export::LayoutName;
 use crate::{checkpoint::synth, counts, gpu, sidecar, vocab::forms::Form};
 
+/// What clap is to print for `--version`; it wants to know before it has read the command line, and the kernels' digest takes
+/// milliseconds of every command.
+pub fn long() -> &'static str {
+    let is_wanted = |argument: std::ffi::OsString| argument == "--version" || argument == "man";
+    if std::env::args_os().any(is_wanted) { &LONG } else { env!("CARGO_PKG_VERSION") }
+}
+
 /// The lines after the program's name; the same for every run of one binary.
-pub static LONG: LazyLock<String> = LazyLock::new(|| {
+static LONG: LazyLock<String> = LazyLock::new(|| {
     let forms: Vec<&str> = Form::ALL.iter().map(|form| form.file_name()).collect();
     let layouts: Vec<_> = LayoutName::value_variants().iter().filter_map(LayoutName::to_possible_value).collect();
     [

@@ -120,15 +120,12 @@ pub fn verify_staged(weights: &Weights, staged: &StagedDir, output: &Path, termi
     Ok(())
 }
 
-/// Adds the report and the checksums to what was staged, and moves it into place.
+/// Adds the checksums to what was staged, and moves it into place.
 ///
 /// # Errors
 /// The disk is full, or the directory cannot be moved.
 pub fn finish(manifest: &Manifest, staged: StagedDir, output: &Path, terminal: &Terminal) -> Result<()> {
     let ledger = &manifest.ledger;
-    for (name, bytes) in report::files(staged.path(), manifest)? {
-        staged.write(&name, &bytes)?;
-    }
     let progress = terminal.progress("checksums", None, Unit::Bytes);
     checksum::add_list(&staged, &progress)?;
     progress.finish();

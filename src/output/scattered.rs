@@ -5,17 +5,16 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io,
-    os::unix::fs::FileExt,
+    os::{fd::AsRawFd, unix::fs::FileExt},
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
-        mpsc::{SyncSender, sync_channel},
     },
-    thread::{self, JoinHandle},
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
+use rustix::{fs::FallocateFlags, io::Errno};
 use sha2::{Digest, Sha256};
 
 use super::Digests;
@@ -28,7 +27,7 @@ use crate::{
 #[derive(Debug)]
 pub struct ScatteredFile {
     name: String,
-    file: Arc<File>,
+    file: File,
     n_bytes: u64,
     written: Mutex<Written>,
     /// Taken without waiting: one thread hashes, the others write on.
@@ -41,9 +40,9 @@ impl ScatteredFile {
     pub(super) fn create(path: &Path, name: &str, n_bytes: u64, digests: Digests) -> Result<Self> {
         let mut options = File::options();
         let file = options.read(true).write(true).create_new(true).open(path);
-        let file = Arc::new(file.with_context(|| format!("`{name}`: cannot create"))?);
-        file.set_len(n_bytes).with_context(|| format!("`{name}`: cannot reserve {n_bytes} bytes"))?;
-        let write_back = WriteBack::start(&file);
+        let file = file.with_context(|| format!("`{name}`: cannot create"))?;
+        reserve(&file, n_bytes).with_context(|| format!("`{name}`: cannot reserve {n_bytes} bytes"))?;
+        let write_back = WriteBack::default();
         let hashed = Mutex::new(Hashed { sha256: Sha256::new(), n_bytes: 0, chunk: Chunk::new() });
         Ok(Self { name: name.to_owned(), file, n_bytes, written: Mutex::default(), hashed, write_back, digests })
     }
@@ -57,7 +56,7 @@ impl ScatteredFile {
         ensure!(end <= self.n_bytes, "`{}` has {} bytes, got some up to {end}", self.name, self.n_bytes);
         self.file.write_all_at(bytes, begin).with_context(|| self.cannot("write"))?;
         self.lock_written().add(begin, end);
-        self.write_back.add(bytes.len() as u64);
+        self.write_back.add(&self.file, bytes.len() as u64);
         let Ok(mut hashed) = self.hashed.try_lock() else { return Ok(()) };
         if self.lock_written().front >= end && hashed.n_bytes <= begin {
             // The bytes are at hand: only what comes before them is read back.
@@ -78,11 +77,10 @@ impl ScatteredFile {
     /// # Errors
     /// A part was not written, the disk fails, or the run was interrupted.
     pub fn finish(self) -> Result<String> {
-        self.write_back.tell();
         let front = self.lock_written().front;
+        begin_writing(&self.file);
         self.read_and_hash(&mut self.hashed.lock().unwrap_or_else(PoisonError::into_inner), front)?;
-        let Self { name, hashed, write_back, digests, .. } = self;
-        write_back.finish().with_context(|| format!("`{name}`: cannot write"))?;
+        let Self { name, hashed, digests, .. } = self;
         let Hashed { sha256, n_bytes, .. } = hashed.into_inner().unwrap_or_else(PoisonError::into_inner);
         ensure!(n_bytes == self.n_bytes, "`{name}`: byte {n_bytes} of {} was never written", self.n_bytes);
         Ok(digests.note(&name, sha256))
@@ -144,51 +142,49 @@ impl Written {
     }
 }
 
-/// A thread that has the disk write what has gathered in the page cache.
-#[derive(Debug)]
+/// Has the disk write what gathers in the page cache, so that little is left for the sync at the end; that sync is also what
+/// hears of the disk's errors.
+#[derive(Debug, Default)]
 struct WriteBack {
-    /// Bytes since it was last told.
+    /// Bytes since the disk was last told.
     n_gathered: AtomicU64,
-    sender: SyncSender<()>,
-    thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl WriteBack {
     /// Gathered before the disk is bothered.
-    const N_BYTES: u64 = 16 << 20;
+    const N_BYTES: u64 = 4 << 20;
 
-    fn start(file: &Arc<File>) -> Self {
-        let (sender, told) = sync_channel(1);
-        let file = Arc::clone(file);
-        let work = move || told.into_iter().try_for_each(|()| file.sync_data());
-        // Without the thread nothing is lost: the directory is synced at the end.
-        let thread = thread::Builder::new().name("write-back".to_owned()).spawn(work).ok();
-        Self { n_gathered: AtomicU64::new(0), sender, thread }
-    }
-
-    fn add(&self, n_bytes: u64) {
+    fn add(&self, file: &File, n_bytes: u64) {
         let before = self.n_gathered.fetch_add(n_bytes, Ordering::Relaxed);
         if before + n_bytes >= Self::N_BYTES {
             self.n_gathered.store(0, Ordering::Relaxed);
-            self.tell();
+            begin_writing(file);
         }
     }
+}
 
-    fn tell(&self) {
-        // Full when the disk is slower than we are: then it has been told already.
-        let _ = self.sender.try_send(());
+/// Has the disk write all there is, without waiting: a sync would hold up those who write on, for its journal.
+fn begin_writing(file: &File) {
+    #[expect(unsafe_code, reason = "rustix has no such call")]
+    // SAFETY: the descriptor is open; no memory is passed.
+    unsafe {
+        libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE);
     }
+}
 
-    /// The kernel reports an error of the disk once: here, if the thread has met it.
-    fn finish(self) -> Result<()> {
-        drop(self.sender);
-        let Some(thread) = self.thread else { return Ok(()) };
-        Ok(thread.join().map_err(|_| anyhow!("the thread that writes back ended early"))??)
+/// Takes the room on the disk at once: less to do for each write, and a full disk is found before the work.
+fn reserve(file: &File, n_bytes: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, n_bytes) {
+        // Not every file system can.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(n_bytes),
+        done => Ok(done?),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
     use crate::output::sha256_hex;
 

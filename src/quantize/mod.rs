@@ -194,8 +194,8 @@ pub fn run(
 ) -> Result<BTreeMap<String, ErrorStats>> {
     let &Prepared { recipe, vocab, sources, options, .. } = prepared;
     copy_kept(recipe, sources, drafter)?;
-    let ids: Vec<u8> = vocab.row_ids().flat_map(|id| i64::from(id).to_le_bytes()).collect();
-    drafter.write_at(TOKEN_IDS, 0, &ids)?;
+    let ids: Vec<[u8; 8]> = vocab.row_ids().map(|id| i64::from(id).to_le_bytes()).collect();
+    drafter.write_at(TOKEN_IDS, 0, ids.as_flattened())?;
     for PreparedMatrix { matrix, source, global_scale, .. } in &prepared.quantized {
         drafter.write_at(&format!("{}.weight_scale_2", matrix.name), 0, &global_scale.to_le_bytes())?;
         if let Some(shift) = &source.row_shift {

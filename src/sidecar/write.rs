@@ -1,4 +1,4 @@
-//! Writes a sidecar into a staged directory: everything but the report and the checksums, which come last.
+//! Writes a sidecar into a staged directory: everything but the checksums, which come last.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::{
     nvfp4::ErrorStats,
     output::StagedDir,
     quantize::{self, Importance, Matrix, Prepared, QuantizeOptions, Rounding, Sources, matrices},
-    report::Progress,
+    report::{self, Progress},
     vocab::{
         DraftVocab,
         forms::{self, Form},
@@ -42,7 +42,7 @@ pub struct SidecarParts<'a> {
     pub ledger: Ledger,
 }
 
-/// Quantizes and writes `drafter.safetensors`, `draft_vocab.safetensors`, `config.json` and `manifest.json`.
+/// Quantizes and writes `drafter.safetensors`, `draft_vocab.safetensors`, `config.json`, `manifest.json` and the report.
 ///
 /// # Errors
 /// A tensor cannot be quantized, the disk is full, or the run was interrupted.
@@ -54,7 +54,7 @@ pub fn write(parts: &SidecarParts<'_>, staged: &StagedDir, progress: &Progress) 
     let mut metadata = BTreeMap::from([
         (metadata::FORMAT.to_owned(), "pt".to_owned()),
         (metadata::DRAFTFAST_FORMAT.to_owned(), FORMAT_VERSION.to_string()),
-        (metadata::VOCABULARY_SHA256.to_owned(), vocab.sha256()),
+        (metadata::VOCABULARY_SHA256.to_owned(), manifest.vocabulary.sha256.clone()),
         (metadata::HEAD_TREE_SHA256.to_owned(), manifest.target.head_tree_sha256.clone()),
         (metadata::PROVENANCE_SHA256.to_owned(), manifest.provenance_sha256()?),
     ]);
@@ -99,6 +99,9 @@ fn write_others(parts: &SidecarParts<'_>, manifest: &Manifest, staged: &StagedDi
     let config = drafter_config(parts.sources.target.config(), &manifest.tensors);
     let config = serde_json::to_string_pretty(&config).context("cannot encode the config")? + "\n";
     staged.write("config.json", config.as_bytes())?;
+    for (name, bytes) in report::files(staged.path(), manifest)? {
+        staged.write(&name, &bytes)?;
+    }
     Ok(())
 }
 

@@ -120,9 +120,8 @@ impl DraftVocab {
         let mut sha256 = Sha256::new();
         sha256.update((self.target_rows as u64).to_le_bytes());
         sha256.update((self.n_repeated as u64).to_le_bytes());
-        for &id in &self.token_ids {
-            sha256.update(u64::from(id).to_le_bytes());
-        }
+        let ids: Vec<[u8; 8]> = self.token_ids.iter().map(|&id| u64::from(id).to_le_bytes()).collect();
+        sha256.update(ids.as_flattened());
         crate::output::hex(&sha256.finalize())
     }
 
