@@ -144,31 +144,43 @@ __device__ __forceinline__ float sum_lanes(float values[ROWS], u32 split) {
 // --------------------------------------------------------------------------------------------- what becomes of a sum
 
 // A sink takes from every lane the logit of row `row`; `first`: one lane of those that have the same. Before, it hears which
-// rows are the block's, and may ask for what it needs of them: `room` is shared memory for four bytes a row.
+// rows are the block's; `room` is shared memory for eight bytes a row.
 
 struct Logits {
     float* __restrict__ y;  // [N]
 
-    __device__ __forceinline__ void begin(u32, u32, u32*) {}
+    __device__ __forceinline__ void begin(u32, u32, float*) {}
     __device__ __forceinline__ void take(u32 row, float logit, bool first) {
         if (first) y[row] = logit;
     }
 };
 
+// Keeps the block's logits, and compares them at the end: in the loop there is no register left for a best one.
 struct Argmax {
     const int* __restrict__ token_ids;  // [N], or null: the row is the id
-    Best best;
-    const u32* ids;                     // in shared memory, those of the block's rows: who wins is known last of all
+    float* logits;                      // in shared memory, of the block's rows, from row 0 on; then their ids
 
-    __device__ __forceinline__ void begin(u32 first_row, u32 end_row, u32* room) {
-        ids = room;
+    __device__ __forceinline__ void begin(u32 first_row, u32 end_row, float* room) {
+        logits = room - first_row;
         if (!token_ids) return;
-        for (u32 i = threadIdx.x; i < end_row - first_row; i += THREADS)
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((u32)__cvta_generic_to_shared(room + i)), "l"(token_ids + first_row + i));
+#pragma unroll 1
+        for (u32 row = first_row + threadIdx.x; row < end_row; row += THREADS)
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+                         ::"r"((u32)__cvta_generic_to_shared(logits + (end_row - first_row) + row)), "l"(token_ids + row));
     }
-    __device__ __forceinline__ void take(u32 row, float logit, bool) { best.take(logit, row); }
-    __device__ __forceinline__ u64 key(u32 first_row) const {
-        return best.order == 0 ? 0 : winner_key(best.order, token_ids ? ids[best.row - first_row] : best.row);
+    __device__ __forceinline__ void take(u32 row, float logit, bool first) {
+        if (first) logits[row] = logit;
+    }
+    // The best key of this thread's rows. All threads come here when they are done with the loop.
+    __device__ __forceinline__ u64 best(u32 first_row, u32 end_row) const {
+        __syncthreads();
+        u64 best = 0;
+#pragma unroll 1
+        for (u32 row = first_row + threadIdx.x; row < end_row; row += THREADS) {
+            const u32 id = token_ids ? __float_as_uint(logits[end_row - first_row + row]) : row;
+            best = max(best, winner_key(ordered(logits[row]), id));
+        }
+        return best;
     }
 };
 
@@ -188,7 +200,7 @@ __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__
     start_successor();
     Stream<ROWS, DEPTH> stream(w, first_row + first, split, part);
     const u32 n_steps = stream.n_steps(w.k, split);
-    sink.begin(first_row, end_row, (u32*)(staged + n_steps * split * 4 * LANES));
+    sink.begin(first_row, end_row, (float*)(staged + n_steps * split * 4 * LANES));
     auto fetch_first = [&]() {
 #pragma unroll
         for (int i = 0; i < DEPTH; i++) stream.fetch(i, w, split, end_row, stride);
@@ -197,7 +209,7 @@ __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__
     if (dependent) fetch_first();
     wait_for_predecessor();
     const float global_scale = *w.global_scale;
-    Staging<Place, TOP, 4> staging(x, w.k / 8, w.k / 8, 1, Place());
+    Staging<Place, TOP, 2> staging(x, w.k / 8, w.k / 8, 1, Place());
     if (!dependent) fetch_first();
     if (threadIdx.x == 0) largest = 0;
     if (w.k < n_steps * split * STEP_K)
@@ -234,9 +246,9 @@ __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__
 template <int ROWS, int DEPTH>
 __device__ __forceinline__ void argmax(const Weights& w, const uint4* x, u32 split, u32 dependent, const int* token_ids,
                                        u64* slots, int* ids, float* values) {
-    Argmax sink = {token_ids, {}, nullptr};
+    Argmax sink = {token_ids, nullptr};
     gemv<ROWS, DEPTH>(w, x, split, dependent, sink);
-    u64 best[MAX_M] = {sink.key(first_row_of(blockIdx.x, w.n_rows))};
+    u64 best[MAX_M] = {sink.best(first_row_of(blockIdx.x, w.n_rows), first_row_of(blockIdx.x + 1, w.n_rows))};
     settle_winners<WARPS>(best, 1, slots, ids, values);
 }
 

@@ -26,15 +26,21 @@ __device__ __forceinline__ int scale_exponent(u32 largest /* BF16 bits of the la
 
 __device__ __forceinline__ double power_of_two(int exponent) { return __hiloint2double((1023 + exponent) << 20, 0); }
 
-// BF16 bits -> FP16 bits of x * 2^exponent. Two factors, because one may lie outside FP32 (2^141).
-__device__ __forceinline__ u32 narrow(u32 bf16, int exponent) {
-    int half = exponent / 2;
-    float v = __uint_as_float(bf16 << 16);
-    v *= __uint_as_float((u32)(half + 127) << 23);
-    v *= __uint_as_float((u32)(exponent - half + 127) << 23);
-    u16 f16;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(f16) : "f"(v));
-    return f16;
+// What multiplies by 2^exponent: two factors, because one may lie outside FP32 (2^141).
+struct PowerOfTwo {
+    float first, second;
+
+    __device__ __forceinline__ explicit PowerOfTwo(int exponent)
+        : first(__uint_as_float((u32)(exponent / 2 + 127) << 23)),
+          second(__uint_as_float((u32)(exponent - exponent / 2 + 127) << 23)) {}
+};
+
+// Two BF16, each in the upper half of a word, -> FP16 of x * power.
+__device__ __forceinline__ u32 narrow(u32 low, u32 high, PowerOfTwo power) {
+    const float a = __uint_as_float(low) * power.first * power.second, b = __uint_as_float(high) * power.first * power.second;
+    u32 halves;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(b), "f"(a));
+    return halves;
 }
 
 __device__ __forceinline__ u32 finite_max(u32 largest, u32 pair) {
@@ -45,15 +51,12 @@ __device__ __forceinline__ u32 finite_max(u32 largest, u32 pair) {
 }
 
 // Eight neighbours in k, in the order in which their weights unpack.
-__device__ __forceinline__ uint4 narrow8(uint4 v, int exponent) {
+__device__ __forceinline__ uint4 narrow8(const uint4& v, PowerOfTwo power) {
     const u32 in[4] = {v.x, v.y, v.z, v.w};
     u32 out[4];
+    auto element = [&](int i) { return i % 2 ? in[i / 2] & 0xFFFF0000 : in[i / 2] << 16; };
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        int low = pair_low(j), high = pair_high(j);
-        u32 a = in[low / 2] >> (16 * (low % 2)) & 0xFFFF, b = in[high / 2] >> (16 * (high % 2)) & 0xFFFF;
-        out[j] = narrow(a, exponent) | narrow(b, exponent) << 16;
-    }
+    for (int j = 0; j < 4; j++) out[j] = narrow(element(pair_low(j)), element(pair_high(j)), power);
     return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
@@ -61,62 +64,70 @@ __device__ __forceinline__ uint4 narrow8(uint4 v, int exponent) {
 // 8i + 7 of a vector go. TOP: see scale_exponent(). EARLY: vectors of 16 bytes that a thread holds in registers.
 template <class Place, int TOP, int EARLY>
 struct Staging {
+    // Where a thread is among the m_count * n_groups groups of eight elements: every blockDim.x-th is its own.
+    struct Cursor {
+        u32 m, i;
+        __device__ __forceinline__ Cursor(const Staging& s) : m(0), i(threadIdx.x) { settle(s); }
+        __device__ __forceinline__ void next(const Staging& s) { i += blockDim.x, settle(s); }
+        __device__ __forceinline__ void settle(const Staging& s) {
+            while (i >= s.n_groups && m < s.m_count) i -= s.n_groups, m++;
+        }
+    };
+
     uint4 early[EARLY];
     const uint4* __restrict__ x;
-    u32 pitch, n_groups, n_all, m_count;
+    u32 pitch, n_groups, m_count;
     Place place;
 
     // `x` points at the first of `n_groups` groups of eight elements of the first vector, `pitch` groups lie between vectors.
     __device__ __forceinline__ Staging(const uint4* __restrict__ from, u32 pitch, u32 n_groups, u32 m, Place place)
-        : x(from), pitch(pitch), n_groups(n_groups), n_all(n_groups * m), m_count(m), place(place) {
+        : x(from), pitch(pitch), n_groups(n_groups), m_count(m), place(place) {
+        Cursor at(*this);
 #pragma unroll
-        for (int j = 0; j < EARLY; j++) {
-            u32 i = threadIdx.x + j * blockDim.x;
-            if (i < n_all) early[j] = load(i);
-        }
+        for (int j = 0; j < EARLY; j++, at.next(*this)) early[j] = at.m < m_count ? load(at) : make_uint4(0, 0, 0, 0);
     }
 
-    __device__ __forceinline__ uint4 load(u32 i) const {
+    __device__ __forceinline__ uint4 load(const Cursor& at) const {
         uint4 v;
         asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "l"(x + (pitch == n_groups ? i : i / n_groups * pitch + i % n_groups)));
+                     : "l"(x + at.m * pitch + at.i));
         return v;
     }
 
     // The largest finite magnitude of each vector into `largest` [MAX_M], zero before. What did not fit the registers is left
     // in its place.
     __device__ __forceinline__ void measure(uint4* staged, u32* largest) const {
+        Cursor at(*this);
 #pragma unroll
-        for (int j = 0; j < EARLY; j++) {
-            u32 i = threadIdx.x + j * blockDim.x;
-            if (i - threadIdx.x % 32 < n_all) note(i < n_all ? early[j] : make_uint4(0, 0, 0, 0), i, largest);
-        }
-        for (u32 i = threadIdx.x + EARLY * blockDim.x; i - threadIdx.x % 32 < n_all; i += blockDim.x) {
+        for (int j = 0; j < EARLY; j++, at.next(*this))
+            if (threadIdx.x / 32 * 32 + j * blockDim.x < n_groups * m_count) note(early[j], at.m, largest);
+        for (; __any_sync(0xFFFFFFFF, at.m < m_count); at.next(*this)) {
             uint4 v = {0, 0, 0, 0};
-            if (i < n_all) v = load(i), staged[at(i)] = v;
-            note(v, i, largest);
+            if (at.m < m_count) v = load(at), staged[place(at.m, at.i)] = v;
+            note(v, at.m, largest);
         }
     }
 
     __device__ __forceinline__ void convert(uint4* staged, const u32* largest) const {
+        auto put = [&](const Cursor& at, const uint4& v) {
+            staged[place(at.m, at.i)] = narrow8(v, PowerOfTwo(scale_exponent<TOP>(largest[at.m])));
+        };
+        Cursor at(*this);
 #pragma unroll
-        for (int j = 0; j < EARLY; j++) {
-            u32 i = threadIdx.x + j * blockDim.x;
-            if (i < n_all) staged[at(i)] = narrow8(early[j], scale_exponent<TOP>(largest[i / n_groups]));
-        }
-        for (u32 i = threadIdx.x + EARLY * blockDim.x; i < n_all; i += blockDim.x)
-            staged[at(i)] = narrow8(staged[at(i)], scale_exponent<TOP>(largest[i / n_groups]));
+        for (int j = 0; j < EARLY; j++, at.next(*this))
+            if (at.m < m_count) put(at, early[j]);
+#pragma unroll 1
+        for (; at.m < m_count; at.next(*this)) put(at, staged[place(at.m, at.i)]);
     }
 
-    __device__ __forceinline__ u32 at(u32 i) const { return place(i / n_groups, i % n_groups); }
-
     // Whole warps come here; lanes past the end bring zeros.
-    __device__ __forceinline__ void note(const uint4& v, u32 i, u32* largest) const {
-        u32 mine = finite_max(finite_max(finite_max(finite_max(0, v.x), v.y), v.z), v.w), m = min(i / n_groups, m_count - 1);
+    __device__ __forceinline__ void note(const uint4& v, u32 m, u32* largest) const {
+        u32 mine = finite_max(finite_max(finite_max(finite_max(0, v.x), v.y), v.z), v.w);
+        m = min(m, m_count - 1);
         if (__all_sync(0xFFFFFFFF, m == __shfl_sync(0xFFFFFFFF, m, 0))) {
             mine = __reduce_max_sync(0xFFFFFFFF, mine);
-            if (threadIdx.x % 32 == 0) atomicMax(&largest[m], mine);
+            if (threadIdx.x % 32 == 0 && mine > 0) atomicMax(&largest[m], mine);
         } else {
             atomicMax(&largest[m], mine);
         }
@@ -187,9 +198,9 @@ __device__ __forceinline__ void collect(u64 best[MAX_M], u32 m_count, u64* slots
 // The winner of each vector; all threads come here when their rows are done, with their best keys. A block leaves its
 // winners in its own column of slots [M, grid]; the last block, which starts last, waits for the others' and writes the
 // result. Nothing is fenced, because a slot says all there is to say.
-template <int N_WARPS>
+template <int MOST_WARPS>
 __device__ __forceinline__ void settle_winners(u64 best[MAX_M], u32 m_count, u64* slots, int* ids, float* values) {
-    __shared__ u64 keys[MAX_M][N_WARPS];
+    __shared__ u64 keys[MAX_M][MOST_WARPS];
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const bool last = blockIdx.x == gridDim.x - 1;
     if (last) collect(best, m_count, slots, gridDim.x - 1);
@@ -201,7 +212,7 @@ __device__ __forceinline__ void settle_winners(u64 best[MAX_M], u32 m_count, u64
     }
     __syncthreads();
     if (warp >= m_count) return;
-    const u64 key = warp_max(lane < N_WARPS ? keys[warp][lane] : 0);
+    const u64 key = warp_max(lane < blockDim.x / 32 ? keys[warp][lane] : 0);
     if (lane > 0) return;
     if (last)
         ids[warp] = (int)(0xFFFFFFFF - (u32)key), values[warp] = unordered((u32)(key >> 32));

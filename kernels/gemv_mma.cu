@@ -12,7 +12,7 @@ __device__ __forceinline__ void team_sync(u32 team, u32 split) {
 }
 
 // Adds the sums of a team's parts; true in the warp that has the whole.
-__device__ __forceinline__ bool join_team(float sums[SUMS], float* team_sums /* [WARPS][SUMS][32] */, const Share& share) {
+__device__ __forceinline__ bool join_team(float sums[SUMS], float* team_sums /* [warp][SUMS][32] */, const Share& share) {
     if (share.n_parts == 1) return true;
     float* mine = team_sums + threadIdx.x / 32 * SUMS * 32 + threadIdx.x % 32;
 #pragma unroll
@@ -26,11 +26,11 @@ __device__ __forceinline__ bool join_team(float sums[SUMS], float* team_sums /* 
     return true;
 }
 
-// Shared memory: x, DEPTH slots a warp, and when split > 1 the teams' sums, [2][WARPS][SUMS][32]: two buffers, so one barrier a
+// Shared memory: x, DEPTH slots a warp, and when split > 1 the teams' sums, [2][warp][SUMS][32]: two buffers, so one barrier a
 // tile is enough.
 template <int DEPTH, bool RAGGED, class Sink>
 __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__ x, u32 m_count,
-                                     u32 split /* divides WARPS, at most ceil(K / 256); 1, or at most 15 teams */,
+                                     u32 split /* divides the warps, at most ceil(K / 256); 1, or at most 15 teams */,
                                      u32 dependent, Sink& sink) {
     extern __shared__ uint4 shared[];
     __shared__ double factors[MAX_M];
@@ -38,7 +38,7 @@ __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__
     float* team_sums = (float*)((char*)shared + rings_end<DEPTH>(share, m_count));
     u32 parity = 0;
     auto finish = [&](float sums[SUMS], u32 tile) {
-        if (join_team(sums, team_sums + parity * WARPS * SUMS * 32, share))
+        if (join_team(sums, team_sums + parity * n_warps() * SUMS * 32, share))
             hand_over(sums, Stream<RAGGED>::first_row(tile, w.n_rows), factors, sink);
         parity ^= 1;
     };
@@ -59,11 +59,11 @@ __device__ __forceinline__ void argmax(const Weights& w, const uint4* x, u32 m_c
 // largest; ties go to the lower row, which is the lower id: token_ids [N] (or null: the row is the id) ascend, but for
 // rows at the end that repeat the first. slots [M, grid] are zero, and zero again afterwards.
 #define KERNELS(NAME, DEPTH, RAGGED)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME##_logits(WEIGHTS_AND_X, float* __restrict__ y) {           \
+    extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, 1) NAME##_logits(WEIGHTS_AND_X, float* __restrict__ y) {           \
         Logits sink = {y, n_rows, m_count};                                                                                \
         gemv<DEPTH, RAGGED>({codes, scales, global_scale, n_rows, k}, x, m_count, split, dependent, sink);                 \
     }                                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                                  \
+    extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, 1)                                                                  \
         NAME##_argmax(WEIGHTS_AND_X, const int* __restrict__ token_ids, u64* slots, int* ids, float* values) {             \
         argmax<DEPTH, RAGGED>({codes, scales, global_scale, n_rows, k}, x, m_count, split, dependent, token_ids, slots,    \
                               ids, values);                                                                                \

@@ -18,8 +18,7 @@
 
 #include "gemv.cuh"
 
-#define WARPS 12              // warps of a thread block
-#define THREADS (WARPS * 32)
+#define MOST_WARPS 16         // of a thread block: the launch says how many there are
 #define TILE_ROWS 32
 #define STEP_K 256            // k of a step: 2 halves * 4 members * 32 codes
 #define STEP_BLOCKS 16
@@ -57,6 +56,8 @@ __device__ __forceinline__ u32 read4(u32 shared) {
 
 // --------------------------------------------------------------------------------------------- weights on their way
 
+__device__ __forceinline__ u32 n_warps() { return blockDim.x / 32; }
+
 // Which warps work on what: a team of `split` warps, or of as many in each of a cluster's blocks, takes every `stride`-th
 // tile, a part of the team its steps of it. Blocks hold the x of the steps that their warps take.
 struct Share {
@@ -66,7 +67,7 @@ struct Share {
     __device__ __forceinline__ Share(const Weights& w, u32 split, u32 n_ranks, u32 rank) {
         const u32 n_steps = (w.k + STEP_K - 1) / STEP_K, warp = threadIdx.x / 32;
         team = warp / split, n_parts = n_ranks * split, part = rank * split + warp % split;
-        first_tile = blockIdx.x / n_ranks + gridDim.x / n_ranks * team, stride = gridDim.x / n_ranks * (WARPS / split);
+        first_tile = blockIdx.x / n_ranks + gridDim.x / n_ranks * team, stride = gridDim.x / n_ranks * (n_warps() / split);
         n_tiles = (w.n_rows + TILE_ROWS - 1) / TILE_ROWS;
         first_step = part * n_steps / n_parts, end_step = (part + 1) * n_steps / n_parts;
         block_first_step = rank * n_steps / n_ranks, block_end_step = (rank + 1) * n_steps / n_ranks;
@@ -212,6 +213,8 @@ struct Argmax {
     Best best[2];
 
     __device__ __forceinline__ void take(u32 row, int i, const float logits[4]) {
+        // one of the tile's ids will be asked for at the end, perhaps
+        if (i == 0 && token_ids && threadIdx.x % 32 == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(token_ids + row));
 #pragma unroll
         for (int r = 0; r < 4; r++)
             if (row + 8 * r < n_rows) best[i].take(logits[r], row + 8 * r);
@@ -228,7 +231,7 @@ struct Argmax {
         }
 #pragma unroll
         for (u32 m = 0; m < MAX_M; m++) keys[m] = threadIdx.x % 4 == m / 2 ? own[m % 2] : 0;
-        settle_winners<WARPS>(keys, m_count, slots, ids, values);
+        settle_winners<MOST_WARPS>(keys, m_count, slots, ids, values);
     }
 };
 
@@ -261,7 +264,7 @@ __device__ __forceinline__ u32 staged_bytes(const Share& share, u32 m_count) {
 }
 template <int DEPTH>
 __device__ __forceinline__ u32 rings_end(const Share& share, u32 m_count) {
-    return staged_bytes(share, m_count) + WARPS * DEPTH * SLOT_BYTES;
+    return staged_bytes(share, m_count) + n_warps() * DEPTH * SLOT_BYTES;
 }
 
 // Calls finish(sums, tile) with the sums of this warp's steps of each of its tiles. `shared` starts with x and the rings;
@@ -278,7 +281,7 @@ __device__ __forceinline__ void walk_tiles(const Weights& w, const uint4* __rest
     start_successor();
     if (threadIdx.x < MAX_M) largest[threadIdx.x] = 0;
     if (RAGGED)
-        for (u32 i = threadIdx.x; i < x_bytes / 16; i += THREADS) shared[i] = make_uint4(0, 0, 0, 0);
+        for (u32 i = threadIdx.x; i < x_bytes / 16; i += blockDim.x) shared[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
 
     const u32 ring = base + x_bytes + warp * DEPTH * SLOT_BYTES + lane * 16, ring_end = ring + DEPTH * SLOT_BYTES;

@@ -34,7 +34,7 @@ __device__ __forceinline__ void write_to(u32 rank, void* here, u32 value) {
 // cluster's tile j belongs to the block j % CLUSTER.
 template <int DEPTH, class Sink>
 __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__ x, u32 m_count,
-                                     u32 split /* divides WARPS; CLUSTER * split is at most K / 256 */, u32 dependent,
+                                     u32 split /* divides the warps; CLUSTER * split is at most K / 256 */, u32 dependent,
                                      Sink& sink) {
     extern __shared__ uint4 shared[];
     __shared__ double factors[MAX_M];
@@ -65,7 +65,7 @@ __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__
     walk_tiles<DEPTH, false, 12>(w, x, m_count, share, dependent, shared, factors, agree, finish);
     cluster_arrive();
     cluster_wait();
-    for (u32 own = threadIdx.x / 32;; own += WARPS) {
+    for (u32 own = threadIdx.x / 32;; own += n_warps()) {
         const u32 tile = cluster + (own * CLUSTER + rank) * n_clusters;
         if (tile >= share.n_tiles) break;
         const float* parts = sums_here + own * share.n_parts * SUMS * 32;
@@ -77,7 +77,7 @@ __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__
     }
 }
 
-#define BOUNDS __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+#define BOUNDS __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(MOST_WARPS * 32, 1)
 
 // Results as in gemv_mma.cu. The grid is a multiple of CLUSTER.
 #define KERNELS(NAME, DEPTH)                                                                                              \

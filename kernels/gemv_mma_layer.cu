@@ -4,7 +4,7 @@
 #include "layer.cuh"
 
 #define LAYER(NAME, DEPTH, RAGGED)                                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME##_layer(WEIGHTS_AND_X, u16* __restrict__ y) { \
+    extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, 1) NAME##_layer(WEIGHTS_AND_X, u16* __restrict__ y) { \
         RoundedRows sink = {y, n_rows, m_count};                                                                \
         gemv<DEPTH, RAGGED>({codes, scales, global_scale, n_rows, k}, x, m_count, split, dependent, sink);      \
     }

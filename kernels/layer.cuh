@@ -16,7 +16,7 @@ __device__ __forceinline__ u16 rounded(float v) {
 struct RoundedRow {
     u16* __restrict__ y;  // [N]
 
-    __device__ __forceinline__ void begin(u32, u32, u32*) {}
+    __device__ __forceinline__ void begin(u32, u32, float*) {}
     __device__ __forceinline__ void take(u32 row, float logit, bool first) {
         if (first) y[row] = rounded(logit);
     }

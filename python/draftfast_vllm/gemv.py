@@ -16,11 +16,11 @@ from torch.nn import Module, Parameter
 from draftfast_vllm.errors import DraftfastError
 from draftfast_vllm.gemv_plan import (
     CLUSTER,
+    FEW_WARPS,
     FIXED_SHARED_BYTES,
     KERNELS,
     MAX_M,
     NEED_CLUSTERS,
-    WARPS,
     Card,
     Plan,
     make_plan,
@@ -40,7 +40,7 @@ def card(device: int) -> Card:
         n_multiprocessors=found.multi_processor_count,
         block_bytes=block_bytes(device),
         gemv_blocks=2 if found.major >= 9 else 1,
-        clusters=few.most_clusters(CLUSTER, WARPS * 32, block_bytes(device)) if few else 0,
+        clusters=few.most_clusters(CLUSTER, FEW_WARPS * 32, block_bytes(device)) if few else 0,
     )
 
 

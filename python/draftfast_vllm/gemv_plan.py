@@ -14,12 +14,13 @@ MAX_M, BLOCK = 8, 16
 ONE_WARPS, ONE_STEP_K = 16, 512
 ONE_GROUPS = 2 * ONE_WARPS
 # As in gemv_mma.cuh: several vectors, or rows that do not start at 16 bytes.
-WARPS, TILE_ROWS, STEP_K, SLOT_BYTES = 12, 32, 256, 4608
+MOST_WARPS, TILE_ROWS, STEP_K, SLOT_BYTES = 16, 32, 256, 4608
+# Warps of a thread block: as many as there is shared memory for.
+WARPS = (MOST_WARPS, 12)
 # Fixed shared memory of the kernels, rounded up.
-FIXED_SHARED_BYTES = 1280
-SPLITS = (1, 2, 3, 4, 6, 12)
+FIXED_SHARED_BYTES = 1536
 # As in gemv_mma_few.cu: blocks that share tiles; and the sums of a tile in one warp.
-CLUSTER, SUMS_BYTES = 8, 1024
+CLUSTER, SUMS_BYTES, FEW_WARPS = 8, 1024, 12
 KERNELS = {
     "gemv.cu": ("nvfp4_gemv", "nvfp4_gemv_few"),
     "gemv_mma.cu": ("nvfp4_mma", "nvfp4_mma_shallow", "nvfp4_mma_ragged"),
@@ -67,8 +68,8 @@ def _one(n: int, k: int, card: Card) -> Plan:
     few = n * 4 <= grid * ONE_GROUPS * 5
     n_steps = -(-k // ONE_STEP_K)
     split = 2 if few or n_steps % 2 == 0 else 1
-    # x, and the token ids of a block's rows
-    shared_bytes = -(-n_steps // split) * split * ONE_STEP_K * 2 + -(-n // grid) * 4
+    # x, and the logits and token ids of a block's rows
+    shared_bytes = -(-n_steps // split) * split * ONE_STEP_K * 2 + -(-n // grid) * 8
     return Plan("nvfp4_gemv_few" if few else "nvfp4_gemv", 1, split, grid, ONE_WARPS, shared_bytes)
 
 
@@ -78,51 +79,58 @@ def _several(n: int, k: int, m: int, card: Card) -> Plan | None:
     few = None if ragged else _few(n, n_steps, m, card)
     if few is not None:
         return few
-    # Fewer launches first, then the deeper prefetch.
-    choices = [(fewer, depth) for fewer in range(m, 0, -1) for depth in ((1,) if ragged else (2, 1))]
-    fitting = [choice for choice in choices if _several_bytes(n_steps, *choice, WARPS) <= card.block_bytes]
-    if not fitting:
-        return None
-    m, depth = fitting[0]
-    kernel = "nvfp4_mma_ragged" if ragged else "nvfp4_mma" if depth == 2 else "nvfp4_mma_shallow"
     n_tiles = -(-n // TILE_ROWS)
     grid = min(n_tiles, card.n_multiprocessors)
     tiles_per_block = -(-n_tiles // grid)
+    # At most fifteen teams have a barrier.
+    ways = [(w, split) for w in WARPS for split in _splits(w) if split <= n_steps and (split == 1 or w // split <= 15)]
+    step_cost = 20 if ragged else 4
 
-    def cost(split: int) -> int:
-        """Twice the steps that the busiest warp takes, and what joining a team's sums costs, as fitted on an H200."""
-        return -(-tiles_per_block // (WARPS // split)) * (2 * -(-n_steps // split) + split)
+    def cost(way: tuple[int, int]) -> int:
+        """The steps that the busiest warp takes, and what joining a team's sums costs, as fitted on an H200."""
+        warps, split = way
+        return -(-tiles_per_block // (warps // split)) * (step_cost * -(-n_steps // split) + 5 * split)
 
-    split = min((split for split in SPLITS if split <= n_steps), key=cost)
-    return Plan(kernel, m, split, grid, WARPS, _several_bytes(n_steps, m, depth, split))
+    # Fewer launches first, then the deeper prefetch.
+    for fewer, depth in [(fewer, depth) for fewer in range(m, 0, -1) for depth in ((1,) if ragged else (2, 1))]:
+        fitting = [way for way in ways if _several_bytes(n_steps, fewer, depth, *way) <= card.block_bytes]
+        if fitting:
+            warps, split = min(fitting, key=cost)
+            kernel = "nvfp4_mma_ragged" if ragged else "nvfp4_mma" if depth == 2 else "nvfp4_mma_shallow"
+            return Plan(kernel, fewer, split, grid, warps, _several_bytes(n_steps, fewer, depth, warps, split))
+    return None
 
 
-def _several_bytes(n_steps: int, m: int, depth: int, split: int) -> int:
+def _splits(warps: int) -> list[int]:
+    return [split for split in range(1, warps + 1) if warps % split == 0]
+
+
+def _several_bytes(n_steps: int, m: int, depth: int, warps: int, split: int) -> int:
     """x, the weights in flight, and the sums of teams."""
-    return _staged_bytes(n_steps, m, depth) + (2 * WARPS * SUMS_BYTES if split > 1 else 0)
+    return _staged_bytes(n_steps, m, depth, warps) + (2 * warps * SUMS_BYTES if split > 1 else 0)
 
 
-def _staged_bytes(n_steps: int, m: int, depth: int) -> int:
+def _staged_bytes(n_steps: int, m: int, depth: int, warps: int) -> int:
     """x, and the weights in flight."""
-    return n_steps * STEP_K * 2 * m + WARPS * depth * SLOT_BYTES
+    return n_steps * STEP_K * 2 * m + warps * depth * SLOT_BYTES
 
 
 def _few(n: int, n_steps: int, m: int, card: Card) -> Plan | None:
     """Hardly a tile for every multiprocessor; None: more, or no clusters, or not all vectors fit."""
     n_tiles = -(-n // TILE_ROWS)
     clusters = min(n_tiles, card.clusters)
-    splits = [split for split in SPLITS if CLUSTER * split <= n_steps]
+    splits = [split for split in _splits(FEW_WARPS) if CLUSTER * split <= n_steps]
     if clusters == 0 or m == 1 or n_tiles * 2 > card.n_multiprocessors * 3 or not splits:
         return None
     tiles_per_cluster = -(-n_tiles // clusters)
 
     def cost(split: int) -> int:
         """The steps that the busiest warp takes."""
-        return -(-tiles_per_cluster // (WARPS // split)) * -(-n_steps // (CLUSTER * split))
+        return -(-tiles_per_cluster // (FEW_WARPS // split)) * -(-n_steps // (CLUSTER * split))
 
     split = min(splits, key=cost)
     sums_bytes = -(-tiles_per_cluster // CLUSTER) * CLUSTER * split * SUMS_BYTES
-    shared_bytes = _staged_bytes(-(-n_steps // CLUSTER), m, 2) + sums_bytes
+    shared_bytes = _staged_bytes(-(-n_steps // CLUSTER), m, 2, FEW_WARPS) + sums_bytes
     if shared_bytes > card.block_bytes:
         return None
-    return Plan("nvfp4_mma_few", m, split, clusters * CLUSTER, WARPS, shared_bytes)
+    return Plan("nvfp4_mma_few", m, split, clusters * CLUSTER, FEW_WARPS, shared_bytes)

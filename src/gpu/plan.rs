@@ -8,6 +8,9 @@ use crate::nvfp4::BLOCK;
 /// The most vectors a product takes.
 pub const MAX_M: u32 = 8;
 
+/// What the kernels have of fixed shared memory, rounded up.
+const FIXED_SHARED_BYTES: u32 = 1536;
+
 /// As in kernels/gemv.cu: one vector.
 mod one {
     pub(super) const WARPS: u32 = 16;
@@ -18,7 +21,12 @@ mod one {
 
 /// As in kernels/gemv_mma.cu: several vectors, or rows that do not start at 16 bytes.
 mod several {
-    pub(super) const WARPS: u32 = 12;
+    /// Warps of a thread block: as many as there is shared memory for.
+    pub(super) const WARPS: [u32; 2] = [16, 12];
+    /// Of kernels/gemv_mma_few.cu.
+    pub(super) const FEW_WARPS: u32 = 12;
+    /// Barriers of a block, each a team's, besides the one of all.
+    const MOST_TEAMS: u32 = 15;
     pub(super) const TILE_ROWS: u32 = 32;
     pub(super) const STEP_K: u32 = 256;
     pub(super) const SLOT_BYTES: u32 = 4608;
@@ -26,6 +34,14 @@ mod several {
     pub(super) const CLUSTER: u32 = 8;
     /// The sums of a tile in one warp.
     pub(super) const SUMS_BYTES: u32 = 1024;
+
+    /// Warps of a block, and how many of them share a tile.
+    pub(super) fn ways(n_steps: u32) -> impl Iterator<Item = (u32, u32)> {
+        let splits = move |warps: u32| (1..=warps.min(n_steps)).map(move |split| (warps, split));
+        let exists =
+            |&(warps, split): &(u32, u32)| warps.is_multiple_of(split) && (split == 1 || warps / split <= MOST_TEAMS);
+        WARPS.into_iter().flat_map(splits).filter(exists)
+    }
 }
 
 /// What a plan needs to know of a card.
@@ -96,23 +112,35 @@ impl Plan {
             split,
             grid,
             warps: one::WARPS,
-            // x, and the token ids of a block's rows
-            shared_bytes: n_steps.next_multiple_of(split) * one::STEP_K * 2 + n.div_ceil(grid) * 4,
+            // x, and the logits and token ids of a block's rows
+            shared_bytes: n_steps.next_multiple_of(split) * one::STEP_K * 2 + n.div_ceil(grid) * 8,
         }
     }
 
     /// Up to eight vectors, kernels/gemv_mma.cu; kernels/gemv_mma_few.cu where there are few rows.
     fn several(n: u32, k: u32, m: u32, card: Card) -> Result<Self> {
-        use several::{STEP_K, TILE_ROWS, WARPS};
+        use several::{STEP_K, TILE_ROWS};
         let ragged = !k.is_multiple_of(STEP_K) || n < TILE_ROWS;
         let n_steps = k.div_ceil(STEP_K);
         if let Some(few) = Self::few(n, n_steps, m, card).filter(|_| !ragged) {
             return Ok(few);
         }
+        let tiles = n.div_ceil(TILE_ROWS);
+        let grid = tiles.min(card.n_multiprocessors);
+        let tiles_per_block = tiles.div_ceil(grid);
+        // The steps that the busiest warp takes, and what joining a team's sums costs, as fitted on an H200.
+        let step_cost = if ragged { 20 } else { 4 };
+        let cost = |&(warps, split): &(u32, u32)| {
+            tiles_per_block.div_ceil(warps / split) * (step_cost * n_steps.div_ceil(split) + 5 * split)
+        };
+        let cheapest = |m: u32, depth: u32| {
+            let bytes = |warps, split| Self::several_bytes(n_steps, m, depth, warps, split);
+            several::ways(n_steps).filter(|&(warps, split)| bytes(warps, split) <= card.block_bytes).min_by_key(cost)
+        };
         // Fewer launches first, then the deeper prefetch.
-        let mut choices = (1..=m).rev().flat_map(|m| [(m, 2), (m, 1)]).filter(|&(_, depth)| !ragged || depth == 1);
-        let fits = |&(m, depth): &(u32, u32)| Self::several_bytes(n_steps, m, depth, WARPS) <= card.block_bytes;
-        let Some((m, depth)) = choices.find(fits) else {
+        let choices = (1..=m).rev().flat_map(|m| [(m, 2), (m, 1)]).filter(|&(_, depth)| !ragged || depth == 1);
+        let mut best = choices.filter_map(|(m, depth)| Some((m, depth, cheapest(m, depth)?)));
+        let Some((m, depth, (warps, split))) = best.next() else {
             anyhow::bail!(
                 "one vector of {k} columns does not fit the card's {} bytes of shared memory a block",
                 card.block_bytes
@@ -123,20 +151,14 @@ impl Plan {
             (_, 2) => "nvfp4_mma",
             _ => "nvfp4_mma_shallow",
         };
-        let tiles = n.div_ceil(TILE_ROWS);
-        let grid = tiles.min(card.n_multiprocessors);
-        let tiles_per_block = tiles.div_ceil(grid);
-        // Twice the steps that the busiest warp takes, and what joining a team's sums costs, as fitted on an H200.
-        let cost = |split: u32| tiles_per_block.div_ceil(WARPS / split) * (2 * n_steps.div_ceil(split) + split);
-        let split = [1, 2, 3, 4, 6, 12].into_iter().filter(|&s| s <= n_steps).min_by_key(|&s| cost(s)).unwrap_or(1);
-        let shared_bytes = Self::several_bytes(n_steps, m, depth, split);
-        Ok(Self { module: "gemv_mma", kernel, m, split, grid, warps: WARPS, shared_bytes })
+        let shared_bytes = Self::several_bytes(n_steps, m, depth, warps, split);
+        Ok(Self { module: "gemv_mma", kernel, m, split, grid, warps, shared_bytes })
     }
 
     /// Few rows, kernels/gemv_mma_few.cu: hardly a tile for every multiprocessor (fitted on an H200). None: they are not
     /// few, or the card has no clusters, or not all vectors fit.
     fn few(n: u32, n_steps: u32, m: u32, card: Card) -> Option<Self> {
-        use several::{CLUSTER, SUMS_BYTES, TILE_ROWS, WARPS};
+        use several::{CLUSTER, FEW_WARPS, SUMS_BYTES, TILE_ROWS};
         let tiles = n.div_ceil(TILE_ROWS);
         let clusters = tiles.min(card.clusters);
         if clusters == 0 || m == 1 || tiles * 2 > card.n_multiprocessors * 3 {
@@ -144,26 +166,26 @@ impl Plan {
         }
         let tiles_per_cluster = tiles.div_ceil(clusters);
         // The steps that the busiest warp takes.
-        let cost = |split: u32| tiles_per_cluster.div_ceil(WARPS / split) * n_steps.div_ceil(CLUSTER * split);
+        let cost = |split: u32| tiles_per_cluster.div_ceil(FEW_WARPS / split) * n_steps.div_ceil(CLUSTER * split);
         let splits = [1, 2, 3, 4, 6, 12].into_iter().filter(|split| CLUSTER * split <= n_steps);
         let split = splits.min_by_key(|&split| cost(split))?;
         let sums_bytes = tiles_per_cluster.div_ceil(CLUSTER) * CLUSTER * split * SUMS_BYTES;
-        let shared_bytes = Self::staged_bytes(n_steps.div_ceil(CLUSTER), m, 2) + sums_bytes;
+        let shared_bytes = Self::staged_bytes(n_steps.div_ceil(CLUSTER), m, 2, FEW_WARPS) + sums_bytes;
         let (module, kernel, grid) = ("gemv_mma_few", "nvfp4_mma_few", clusters * CLUSTER);
-        let plan = Self { module, kernel, m, split, grid, warps: WARPS, shared_bytes };
+        let plan = Self { module, kernel, m, split, grid, warps: FEW_WARPS, shared_bytes };
         (shared_bytes <= card.block_bytes).then_some(plan)
     }
 
     /// Dynamic shared memory of kernels/gemv_mma.cu: x, the weights in flight, and the sums of teams.
-    fn several_bytes(n_steps: u32, m: u32, depth: u32, split: u32) -> u32 {
-        use several::{SUMS_BYTES, WARPS};
-        Self::staged_bytes(n_steps, m, depth) + if split > 1 { 2 * WARPS * SUMS_BYTES } else { 0 }
+    fn several_bytes(n_steps: u32, m: u32, depth: u32, warps: u32, split: u32) -> u32 {
+        let sums_bytes = if split > 1 { 2 * warps * several::SUMS_BYTES } else { 0 };
+        Self::staged_bytes(n_steps, m, depth, warps) + sums_bytes
     }
 
     /// What kernels/gemv_mma.cu and gemv_mma_few.cu both have of it: x, and the weights in flight.
-    fn staged_bytes(n_steps: u32, m: u32, depth: u32) -> u32 {
-        use several::{SLOT_BYTES, STEP_K, WARPS};
-        n_steps * STEP_K * 2 * m + WARPS * depth * SLOT_BYTES
+    fn staged_bytes(n_steps: u32, m: u32, depth: u32, warps: u32) -> u32 {
+        use several::{SLOT_BYTES, STEP_K};
+        n_steps * STEP_K * 2 * m + warps * depth * SLOT_BYTES
     }
 }
 
@@ -175,8 +197,7 @@ impl Gpu {
     pub fn plan(&self, n: u32, k: u32, m: u32) -> Result<Plan> {
         let card = Card {
             n_multiprocessors: u32::try_from(self.n_multiprocessors)?,
-            // What the kernels have of fixed shared memory, rounded up.
-            block_bytes: self.shared_block_bytes.saturating_sub(1280),
+            block_bytes: self.shared_block_bytes.saturating_sub(FIXED_SHARED_BYTES),
             gemv_blocks: if self.capability >= (9, 0) { 2 } else { 1 },
             clusters: if m > 1 && self.capability >= (9, 0) { self.clusters()? } else { 0 },
         };
@@ -187,7 +208,7 @@ impl Gpu {
     fn clusters(&self) -> Result<u32> {
         let kernel = self.kernel("gemv_mma_few", "nvfp4_mma_few_logits")?;
         let shared_bytes = self.allow_shared(&kernel)?;
-        most_clusters(&kernel, several::CLUSTER, several::WARPS * 32, shared_bytes)
+        most_clusters(&kernel, several::CLUSTER, several::FEW_WARPS * 32, shared_bytes)
     }
 }
 
@@ -195,7 +216,7 @@ impl Gpu {
 mod tests {
     use super::*;
 
-    const H200: Card = Card { n_multiprocessors: 132, block_bytes: 231_424, gemv_blocks: 2, clusters: 15 };
+    const H200: Card = Card { n_multiprocessors: 132, block_bytes: 230_912, gemv_blocks: 2, clusters: 15 };
     const SMALL: Card = Card { n_multiprocessors: 48, block_bytes: 100_352, gemv_blocks: 1, clusters: 0 };
 
     #[test]
@@ -217,6 +238,19 @@ mod tests {
         }
     }
 
+    /// Warps, and how many of them share a tile.
+    #[test]
+    fn tiles_are_shared_as_was_fastest_on_an_h200() {
+        let ways =
+            [((64128, 2560), (16, 1)), ((64128, 5120), (16, 1)), ((10240, 2560), (16, 2)), ((2560, 640), (12, 3))];
+        for ((n, k), expected) in ways {
+            for m in [2, 8] {
+                let plan = Plan::new(n, k, m, H200).unwrap();
+                assert_eq!((plan.warps, plan.split), expected, "{n} x {k}, {m}");
+            }
+        }
+    }
+
     #[test]
     fn the_constants_are_those_of_the_kernels() {
         let constant = |source: &str, name: &str, value: u32| {
@@ -227,7 +261,7 @@ mod tests {
         constant(one, "WARPS", one::WARPS);
         constant(one, "STEP_K", one::STEP_K);
         let several = include_str!("../../kernels/gemv_mma.cuh");
-        constant(several, "WARPS", several::WARPS);
+        constant(several, "MOST_WARPS", several::WARPS[0]);
         constant(several, "TILE_ROWS", several::TILE_ROWS);
         constant(several, "STEP_K", several::STEP_K);
         constant(several, "SLOT_BYTES", several::SLOT_BYTES);

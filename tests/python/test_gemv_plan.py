@@ -11,7 +11,7 @@ from draftfast_vllm import gemv_plan
 from draftfast_vllm.gemv_plan import KERNELS, MAX_M, Card, make_plan
 
 KERNELS_DIR = Path(__file__).parents[2] / "kernels"
-H200, GB10 = Card(132, 231_424, 2, 15), Card(48, 99 * 1024 - 1024, 2, 0)
+H200, GB10 = Card(132, 230_912, 2, 15), Card(48, 99 * 1024 - 1024, 2, 0)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ H200, GB10 = Card(132, 231_424, 2, 15), Card(48, 99 * 1024 - 1024, 2, 0)
         ("nvfp4.cuh", "BLOCK", "BLOCK"),
         ("gemv.cu", "WARPS", "ONE_WARPS"),
         ("gemv.cu", "STEP_K", "ONE_STEP_K"),
-        *(("gemv_mma.cuh", name, name) for name in ("WARPS", "TILE_ROWS", "STEP_K", "SLOT_BYTES")),
+        *(("gemv_mma.cuh", name, name) for name in ("MOST_WARPS", "TILE_ROWS", "STEP_K", "SLOT_BYTES")),
         ("gemv_mma_few.cu", "CLUSTER", "CLUSTER"),
     ],
 )
@@ -66,6 +66,8 @@ def test_draft_heads_and_linears():
     assert [make_plan(64_128, 5120, m, H200).kernel for m in (1, 2, 8)] == ["nvfp4_gemv", "nvfp4_mma", "nvfp4_mma"]
     assert [make_plan(64_128, k, 1, H200).split for k in (2560, 5120)] == [1, 2]
     assert make_plan(64_128, 5120, 8, H200).m == 8
+    plans = [make_plan(n, k, 8, H200) for n, k in ((64_128, 2560), (64_128, 5120), (10_240, 2560), (2560, 640))]
+    assert [(plan.warps, plan.split) for plan in plans] == [(16, 1), (16, 1), (16, 2), (12, 3)]
     assert make_plan(2560, 4096, 1, H200).kernel == "nvfp4_gemv_few"
     assert [make_plan(5120, 17_408, m, H200).kernel for m in (1, 2, 8)] == ["nvfp4_gemv_few"] + 2 * ["nvfp4_mma_few"]
     assert make_plan(64_128, 2560, 2, GB10).kernel == "nvfp4_mma_shallow"
