@@ -62,7 +62,7 @@ def test_a_layer_gets_the_kernels_parameters(launches):
     y = torch.empty(2, 64, dtype=torch.bfloat16)
     gemv._run("layer", packed, x, [], [y])
     ((grid, block, _, stream, values),) = launches
-    assert (grid, block, stream) == (2, 384, 7)
+    assert (grid, block, stream) == (2, 32 * make_plan(64, 512, 2, CARD).warps, 7)
     assert values[:4] == [tensor.data_ptr() for tensor in (*packed, x)]
     assert [value & 0xFFFFFFFF for value in values[4:7]] == [64, 512, 2]
     assert parameters("layer") == ["y"] and values[9:] == [y.data_ptr()]
