@@ -264,8 +264,9 @@ mod tests {
 
             // One row, and rows of which each ends within a group.
             let n_blocks = bits.len() / BLOCK;
-            for k in [whole, BLOCK * (1..=23).rev().find(|n| n_blocks % n == 0).unwrap()] {
-                (fast_codes.fill(9), fast_scales.fill(9));
+            for k in [whole, BLOCK * (1..=23).rev().find(|n| n_blocks.is_multiple_of(*n)).unwrap()] {
+                fast_codes.fill(9);
+                fast_scales.fill(9);
                 let (codes_out, scales_out) = (&mut fast_codes[..], &mut fast_scales[..]);
                 let kernel = MaxRule::<true> { bits, k, min_code, steps, codes: codes_out, scales: scales_out };
                 let stats = simd::run_at(level, kernel);
