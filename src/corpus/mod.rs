@@ -10,8 +10,10 @@ mod decode;
 mod files;
 mod node;
 mod parquet;
+mod parquet_file;
 mod read;
 mod record;
+mod thrift;
 
 pub use block::{Block, BlockTally, Content, TextError};
 pub use decode::Decoder;

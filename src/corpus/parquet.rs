@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::{
     block::{Block, Content},
+    parquet_file::ParquetFile,
     read::{BLOCK_BYTES, MAX_LINE_BYTES},
 };
 use crate::{
@@ -27,6 +28,9 @@ const LIBRARY: &str = "parquet reader";
 
 /// Rows that are decoded at once.
 const N_BATCH_ROWS: usize = 256;
+
+/// Rows of a block at most: nulls take no bytes, and two billion of them are a few bytes of a page.
+const MAX_BLOCK_ROWS: usize = 1 << 17;
 
 /// A parquet file being read, row group by row group.
 pub struct ParquetReader {
@@ -43,7 +47,7 @@ enum Column {
 
 /// A top-level string column.
 struct Strings {
-    file: SerializedFileReader<File>,
+    file: SerializedFileReader<ParquetFile>,
     /// Position among the leaf columns.
     leaf: usize,
     next_group: usize,
@@ -63,7 +67,7 @@ impl ParquetReader {
     }
 
     fn of(file: File, field: Option<&str>) -> Result<Self> {
-        let file = SerializedFileReader::new(file).context("not a parquet file")?;
+        let file = SerializedFileReader::new(ParquetFile::open(file)?).context("not a parquet file")?;
         let schema = file.metadata().file_metadata().schema();
         let usual = ["text", "content", "messages", "conversations"];
         let wanted = field.map_or(usual.to_vec(), |field| vec![field]);
@@ -121,7 +125,7 @@ impl Strings {
     /// Reads about a block of rows; returns where each text ends. A null row is an empty text.
     fn read(&mut self, bytes: &mut Vec<u8>) -> Result<Vec<usize>> {
         let mut ends = Vec::new();
-        while bytes.len() < BLOCK_BYTES {
+        while bytes.len() < BLOCK_BYTES && ends.len() < MAX_BLOCK_ROWS {
             let Some(row) = self.decoded.pop_front() else {
                 if self.decode()? || self.open_group()? {
                     continue;
