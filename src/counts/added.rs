@@ -6,8 +6,8 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use unicode_normalization_alignments::UnicodeNormalization;
 
 use super::{
-    bpe::Ids,
     classes::{Class, WORD, class_of},
+    ids::Ids,
     spec::AddedToken,
 };
 
@@ -106,7 +106,7 @@ fn check_ids(tokens: &[AddedToken], ids: &Ids<'_>) -> Result<(), String> {
     let n_base = ids.len() as u32;
     let mut given: BTreeMap<&str, u32> = BTreeMap::new();
     for token in tokens {
-        let known = given.get(token.content.as_str()).or_else(|| ids.get(token.content.as_str())).copied();
+        let known = given.get(token.content.as_str()).copied().or_else(|| ids.get(token.content.as_str()));
         let next = given.values().max().map_or(n_base, |max| n_base.max(max + 1));
         let id = known.unwrap_or(next);
         if id != token.id || token.content.is_empty() {

@@ -4,18 +4,13 @@
 //! is exact when its bytes merge to that token by themselves, when no token reaches over either of its edges without
 //! being whole UTF-8, and when every merge of whole characters that contains it ranks behind the merges inside it.
 
-use std::{
-    borrow::Cow,
-    cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
-    hash::BuildHasherDefault,
-};
+use std::{borrow::Cow, cmp::Reverse, collections::BinaryHeap};
 
 use rayon::prelude::*;
 
 use super::{
     cuts::{Straddled, is_three},
-    hash::Folded,
+    ids::Ids,
     lanes::Lane,
     pairs::{EDGE, NONE, Pairs},
     spec::Spec,
@@ -25,9 +20,6 @@ use super::{
 
 /// Symbols below are the single bytes; above, each merge makes its own.
 const N_BYTES: u32 = 256;
-
-/// A vocabulary by its strings as tokenizer.json spells them.
-pub type Ids<'a> = HashMap<&'a str, u32, BuildHasherDefault<Folded>>;
 
 /// The merges of a tokenizer. Inside, a token is a symbol: a byte, or 256 plus the rank of the first merge that makes it.
 pub struct Merges {
@@ -305,7 +297,7 @@ fn single_bytes(tokens: &TokenBytes) -> Result<[u32; 256], String> {
 /// The ids of each merge, left, right and made, by rank.
 fn merged_ids(spec: &Spec<'_>, ids: &Ids<'_>) -> Result<Vec<(u32, u32, u32)>, String> {
     let (vocab, merges) = (&spec.model.vocab.0, &spec.model.merges.0);
-    let find = |token: &str| ids.get(token).copied().ok_or_else(|| format!("the merge token `{token}` is unknown"));
+    let find = |token: &str| ids.get(token).ok_or_else(|| format!("the merge token `{token}` is unknown"));
     // Most vocabularies list what merges make in their order, with few others between: looked at there before it is
     // searched for. Of a token listed twice the last place counts.
     let is_listed_once = ids.len() == vocab.len();

@@ -8,10 +8,11 @@ use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nf
 
 use super::{
     added::AddedTokens,
-    bpe::{Ids, Merges, Scratch},
+    bpe::{Merges, Scratch},
     classes::NFC_CARE,
     cuts::{Cuts, is_three},
     hash::Folded,
+    ids::Ids,
     masks::{Masks, N_BLOCK},
     pattern::{Pattern, Plan, recognise},
     scan::Scanner,
@@ -71,8 +72,7 @@ impl Fast {
     pub fn new(spec: &Spec<'_>) -> Result<Self, String> {
         let plan = recognise(spec)?;
         let vocab = &spec.model.vocab;
-        let mut ids = Ids::with_capacity_and_hasher(vocab.0.len(), BuildHasherDefault::default());
-        ids.extend(vocab.0.iter().map(|(token, id)| (token.as_ref(), *id)));
+        let ids = Ids::new(vocab)?;
         let (raw_added, normalized_added) = AddedTokens::new(&spec.added_tokens, &ids, plan.nfc)?;
         let tokens = TokenBytes::new(vocab)?;
         let merges = Merges::new(spec, &ids, &tokens)?;

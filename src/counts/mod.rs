@@ -16,6 +16,7 @@ mod file;
 mod fold;
 mod growth;
 mod hash;
+mod ids;
 mod lanes;
 mod masks;
 mod pages;

@@ -48,26 +48,29 @@ impl Perfect {
 
     /// The word that sends the keys of a group to free slots, which are taken.
     fn word(&self, hashes: &mut [u64], is_used: &mut [u64]) -> Result<u32, String> {
+        let too_many = || "it has keys that no hash keeps apart".to_owned();
         hashes.sort_unstable();
-        let mut slots = [0_u64; N_GROUP];
-        let marks = hashes.iter().fold(0, |marks, hash| marks | 1 << mark_of(*hash));
-        for seed in ((1 << (N_SEED_BITS - 1)) + 1..1_u32 << N_SEED_BITS).step_by(2) {
-            let word = marks << N_SEED_BITS | seed;
-            let mut n = 0;
-            let is_free = hashes.chunk_by(|a, b| a == b).all(|equal| {
-                let slot = equal[0].wrapping_mul(word.into()) >> self.slot_shift;
-                let is_free =
-                    n < N_GROUP && is_used[(slot >> 6) as usize] >> (slot & 63) & 1 == 0 && !slots[..n].contains(&slot);
-                slots[n & (N_GROUP - 1)] = slot;
-                n += 1;
-                is_free
-            });
-            if is_free {
-                slots[..n].iter().for_each(|slot| is_used[(slot >> 6) as usize] |= 1 << (slot & 63));
-                return Ok(word);
-            }
+        let (mut keys, mut n_keys) = ([0; N_GROUP], 0);
+        for equal in hashes.chunk_by(|a, b| a == b) {
+            *keys.get_mut(n_keys).ok_or_else(too_many)? = equal[0];
+            n_keys += 1;
         }
-        Err("it has keys that no hash keeps apart".to_owned())
+        let keys = &keys[..n_keys];
+        let marks = keys.iter().fold(0, |marks, key| marks | 1 << mark_of(*key));
+        let mut slots = [0_u64; N_GROUP];
+        'seeds: for seed in ((1 << (N_SEED_BITS - 1)) + 1..1_u32 << N_SEED_BITS).step_by(2) {
+            let word = marks << N_SEED_BITS | seed;
+            for (i, key) in keys.iter().enumerate() {
+                slots[i] = key.wrapping_mul(word.into()) >> self.slot_shift;
+                let is_taken = is_used[(slots[i] >> 6) as usize] >> (slots[i] & 63) & 1 != 0;
+                if is_taken || slots[..i].contains(&slots[i]) {
+                    continue 'seeds;
+                }
+            }
+            slots[..n_keys].iter().for_each(|slot| is_used[(slot >> 6) as usize] |= 1 << (slot & 63));
+            return Ok(word);
+        }
+        Err(too_many())
     }
 
     /// The slot of a key; 0 of most foreign keys, any of others.
