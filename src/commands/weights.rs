@@ -1,5 +1,7 @@
 //! The half of a build that reads weights: flags -> checkpoints, recipe, options.
 
+use std::sync::OnceLock;
+
 use anyhow::{Result, bail};
 
 use crate::{
@@ -18,6 +20,7 @@ pub struct Weights {
     mtp_from: Option<Checkpoint>,
     /// Which tensors are quantized and which kept.
     pub recipe: Recipe,
+    tokenizer_sha256: OnceLock<Option<String>>,
 }
 
 impl Weights {
@@ -30,7 +33,7 @@ impl Weights {
         let mtp_from = flags.mtp_from.as_deref().map(Checkpoint::open).transpose()?;
         let overrides = Overrides { quantize: flags.quantize.clone(), keep: flags.keep.clone() };
         let recipe = recipe(&target, mtp_from.as_ref(), &overrides)?;
-        Ok(Self { target, mtp_from, recipe })
+        Ok(Self { target, mtp_from, recipe, tokenizer_sha256: OnceLock::new() })
     }
 
     /// The checkpoints.
@@ -56,8 +59,12 @@ impl Weights {
     /// # Errors
     /// The file cannot be read.
     pub fn tokenizer_sha256(&self) -> Result<Option<String>> {
+        if let Some(known) = self.tokenizer_sha256.get() {
+            return Ok(known.clone());
+        }
         let path = self.target.dir().join("tokenizer.json");
-        path.is_file().then(|| sha256_file(&path, &Progress::silent())).transpose()
+        let found = path.is_file().then(|| sha256_file(&path, &Progress::silent())).transpose()?;
+        Ok(self.tokenizer_sha256.get_or_init(|| found).clone())
     }
 }
 
