@@ -54,7 +54,12 @@ class SidecarDir:
                 "mtp.fc": {"to": "NVFP4"},
                 "mtp.experts.0.up_proj": {"to": "U8"},
             },
-            "target": {"target_rows": 16, "hidden_size": 32, "head_tensor": "lm_head.weight", "head_tree_sha256": "0" * 64},
+            "target": {
+                "target_rows": 16,
+                "hidden_size": 32,
+                "head_tensor": "lm_head.weight",
+                "head_tree_sha256": "0" * 64,
+            },
         }
         self.write()
 
