@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use super::{DRAFTER_NAME, FORMAT_VERSION, MANIFEST_NAME, Manifest, metadata};
 use crate::{
     checkpoint::Checkpoint,
-    checksum::LIST_NAME,
+    checksum::{LIST_NAME, read_list},
     error::Hint,
     input::read_file,
     vocab::{
@@ -56,14 +56,22 @@ impl Sidecar {
     }
 
     /// # Errors
-    /// There is no `sha256sums.txt`. It is written last, so what a killed run left has none.
+    /// There is no `sha256sums.txt`, or it names not even the sidecar's own files. It is written last, so what a killed
+    /// run left has none, or has just begun it.
     pub fn check_finished(&self) -> Result<()> {
+        const NOT_ENDED: &str = "the run that wrote this sidecar did not end";
+        const HINT: &str =
+            "build it again; if nothing else is missing, `draftfast verify-sha DIR --write` makes the list anew";
         let list = self.dir.join(LIST_NAME);
-        if list.is_file() {
-            return Ok(());
+        if !list.is_file() {
+            return Err(anyhow!("`{}` is missing: {NOT_ENDED}, or a file was lost", list.display())).hint(HINT);
         }
-        Err(anyhow!("`{}` is missing: the run that wrote this sidecar did not end, or a file was lost", list.display()))
-            .hint("build it again; if nothing else is missing, `draftfast verify-sha DIR --write` makes the list anew")
+        let listed = read_list(&list).hint(HINT)?;
+        let is_listed = |name: &str| listed.iter().any(|file| file.name == name);
+        match [DRAFTER_NAME, MANIFEST_NAME].into_iter().find(|name| !is_listed(name)) {
+            Some(name) => Err(anyhow!("`{}` does not name `{name}`: {NOT_ENDED}", list.display())).hint(HINT),
+            None => Ok(()),
+        }
     }
 }
 

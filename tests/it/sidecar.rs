@@ -158,10 +158,27 @@ fn verify_names_the_tensor_whose_bytes_changed() {
 fn verify_refuses_a_sidecar_without_its_checksums_which_are_written_last() {
     let shop = Workshop::new("qwen3.5-dense");
     let out = shop.built("out", &[]);
-    fs::remove_file(out.join("sha256sums.txt")).unwrap();
-    let output = draftfast(&["verify", out.to_str().unwrap(), "--model", shop.at("model").to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("sha256sums.txt` is missing"), "{}", stderr(&output));
+    let list = out.join("sha256sums.txt");
+    let whole = fs::read_to_string(&list).unwrap();
+    let said = || {
+        let output = shop.verify("out");
+        assert_eq!(output.status.code(), Some(1));
+        stderr(&output)
+    };
+    fs::remove_file(&list).unwrap();
+    assert!(said().contains("sha256sums.txt` is missing: the run that wrote this sidecar did not end"), "{}", said());
+    // A run that is killed between making the list and writing it leaves it empty.
+    fs::write(&list, "").unwrap();
+    assert!(said().contains("lists no file") && said().contains("build it again"), "{}", said());
+    let of_manifest = |line: &&str| line.ends_with("manifest.json");
+    fs::write(
+        &list,
+        whole.lines().filter(|line| !of_manifest(line)).map(|line| line.to_owned() + "\n").collect::<String>(),
+    )
+    .unwrap();
+    assert!(said().contains("does not name `manifest.json`"), "{}", said());
+    fs::write(&list, whole).unwrap();
+    assert!(shop.verify("out").status.success());
 }
 
 #[test]
