@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     panic::set_hook(Box::new(|_| {}));
     match panic::catch_unwind(|| commands::run(&cli, &terminal)) {
         Ok(Ok(code)) => code,
-        Ok(Err(error)) => terminal.fail(&error),
+        Ok(Err(error)) => terminal.fail(&interrupt::explained(error)),
         Err(payload) => terminal.fail_unexpectedly(payload.as_ref()),
     }
 }
