@@ -47,6 +47,7 @@ fn vocabularies(write: Sink<'_>) {
                     write("safetensors", name, &bytes);
                     write("vocabulary", name, &[&[2], &bytes[..]].concat());
                 }
+                Form::Gguf => write("vocabulary", name, &[&[2], &bytes[..]].concat()),
                 Form::IdsTxt => write("vocabulary", name, &[&[0], &bytes[..]].concat()),
                 Form::IdsJson => write("vocabulary", name, &[&[1], &bytes[..]].concat()),
             }

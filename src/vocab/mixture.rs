@@ -41,7 +41,6 @@ pub struct Mixture {
 struct Domain {
     #[serde(default = "one")]
     weight: f64,
-    #[serde(default)]
     paths: Vec<PathBuf>,
     #[serde(default)]
     heldout: Vec<PathBuf>,
@@ -129,7 +128,8 @@ mod tests {
         assert!(said("[zh]\npaths = []\n").contains("names no path"));
         assert!(said("[zh]\npaths = ['b.txt']\n").contains("no such file"));
         assert!(said("[zh]\npaths = ['a.txt']\nrevision = 'main'\n").contains("a `revision` and no `dataset`"));
-        let missing = said("[zh]\ndataset = 'org/never-downloaded'\n");
+        assert!(said("[en]\npaths = ['a.txt']\n[zh]\ndataset = 'org/name'\n").contains("missing field `paths`"));
+        let missing = said("[zh]\ndataset = 'org/never-downloaded'\npaths = ['*.parquet']\n");
         assert!(
             missing.contains("domain `zh`: data set `org/never-downloaded`, revision `main`, is not in"),
             "{missing}"
