@@ -127,10 +127,17 @@ fn check_layout(raw: &RawHeader, file_name: &str, data_begin: u64, n_file_bytes:
         ensure!(is_plain, "`{file_name}`: the tensor name {} has characters that no name needs", quoted(name));
         let (begin, end) = tensor.data_offsets;
         ensure!(begin <= end, "`{file_name}`: tensor `{name}` ends at byte {end}, before its first byte {begin}");
-        if let Some(expected) = expected_bytes(tensor) {
-            let expected = expected.with_context(|| {
+        if let Some(n_bits) = n_bits(tensor) {
+            let n_bits = n_bits.with_context(|| {
                 format!("`{file_name}`: tensor `{name}` has shape {:?}, which is too large to be true", tensor.shape)
             })?;
+            ensure!(
+                n_bits.is_multiple_of(8),
+                "`{file_name}`: tensor `{name}` ({}, shape {:?}) has {n_bits} bits, expected whole bytes",
+                tensor.dtype,
+                tensor.shape
+            );
+            let expected = n_bits / 8;
             ensure!(
                 end - begin == expected,
                 "`{file_name}`: tensor `{name}` ({}, shape {:?}) occupies {} bytes, expected {expected}",
@@ -166,12 +173,10 @@ fn check_layout(raw: &RawHeader, file_name: &str, data_begin: u64, n_file_bytes:
     Ok(())
 }
 
-/// Bytes that dtype and shape ask for: `None` for an unknown dtype, `Some(None)` on overflow.
-fn expected_bytes(tensor: &RawTensor) -> Option<Option<u64>> {
+/// Bits that dtype and shape ask for: `None` for an unknown dtype, `Some(None)` on overflow.
+fn n_bits(tensor: &RawTensor) -> Option<Option<u64>> {
     let RawDtype::Known(dtype) = tensor.dtype else { return None };
-    let n_bits = dtype.bitsize() as u64;
-    let total_bits = tensor.shape.iter().try_fold(n_bits, |product, &n| product.checked_mul(n as u64));
-    Some(total_bits.map(|bits| bits.div_ceil(8)))
+    Some(tensor.shape.iter().try_fold(dtype.bitsize() as u64, |product, &n| product.checked_mul(n as u64)))
 }
 
 /// The header as it is written, sorted by name.

@@ -158,6 +158,13 @@ fn shapes_that_overflow_are_refused() {
 }
 
 #[test]
+fn a_shape_that_fills_no_whole_bytes_is_refused() {
+    let header = r#"{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}}"#;
+    let error = open_error(&model(&handmade(header, 2)));
+    assert!(error.contains("tensor `a` (F4, shape [3]) has 12 bits, expected whole bytes"), "{error}");
+}
+
+#[test]
 fn a_name_twice_in_one_file_or_in_two_is_refused() {
     let tensor = r#""a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}"#;
     let dir = handmade(&format!("{{{tensor},{tensor}}}"), 0);
