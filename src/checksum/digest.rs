@@ -19,11 +19,11 @@ use crate::{
     report::Progress,
 };
 
-/// Chunks between the reader and the hasher of a file: two mebibytes of memory, whatever its size.
-const N_CHUNKS: usize = 16;
+/// Chunks between the reader and the hasher of a file: four mebibytes of memory, whatever its size.
+const N_CHUNKS: usize = 32;
 /// Chunks that the hasher gives back at once. The reader sleeps when it is ahead, and to wake it costs the hasher as much as
-/// to hash ten kilobytes.
-const N_RETURNED: usize = N_CHUNKS / 2;
+/// to hash twenty kilobytes.
+const N_RETURNED: usize = N_CHUNKS * 3 / 4;
 /// A shorter file is hashed before a second thread would be up.
 const MIN_AHEAD_BYTES: u64 = 4 << 20;
 /// How a file is read.

@@ -16,7 +16,9 @@ def checked(place):
     return ran.returncode, ran.stdout
 
 
-@pytest.mark.parametrize("spelt", [FOLDER, "path+file:///builds/some%20one/draftfast#draftfast@0.1.0", "/builds/cargo/x"])
+@pytest.mark.parametrize(
+    "spelt", [FOLDER, "path+file:///builds/some%20one/draftfast#draftfast@0.1.0", "/builds/cargo/x"]
+)
 def test_a_folder_is_found_in_a_binary_and_in_a_wheel(tmp_path, spelt):
     (tmp_path / "dist/man").mkdir(parents=True)
     binary = tmp_path / "dist/man/draftfast"
