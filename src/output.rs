@@ -184,6 +184,19 @@ pub fn refuse_existing(target: &Path, force: bool) -> Result<()> {
     Ok(())
 }
 
+/// What a long run asks before it begins: a file can be written at `path`, whose folder is made where it is missing.
+///
+/// # Errors
+/// As [`refuse_existing_file`], or the folder cannot be made or written.
+pub fn prepare_file(path: &Path, force: bool) -> Result<()> {
+    refuse_existing_file(path, force)?;
+    let (parent, _) = split(path)?;
+    fs::create_dir_all(&parent).with_context(|| format!("`{}`: cannot create the folder", parent.display()))?;
+    rustix::fs::access(&parent, rustix::fs::Access::WRITE_OK)
+        .with_context(|| format!("`{}`: the folder is not writable", parent.display()))
+        .hint("choose another place with `-o FILE`")
+}
+
 /// # Errors
 /// `path` is a folder, or exists and `force` is not given.
 pub fn refuse_existing_file(path: &Path, force: bool) -> Result<()> {
@@ -234,7 +247,7 @@ const PROVENANCE: [&str; 4] =
 /// # Errors
 /// `path` exists (unless `force`), or cannot be written.
 pub fn write_file(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
-    refuse_existing_file(path, force)?;
+    prepare_file(path, force)?;
     let (parent, name) = split(path)?;
     let mut file = tempfile::Builder::new()
         .prefix(&format!(".{name}.partial-"))

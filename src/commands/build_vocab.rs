@@ -12,7 +12,7 @@ use crate::{
     cli::build_vocab::{BuildVocab, ChoiceFlags, EvidenceFlags, Padding, Size},
     counts::{CountOptions, Tokenizer},
     error::Hint,
-    output::{StagedDir, refuse_existing},
+    output::StagedDir,
     plan::{PLAN_NAME, PlanRecord, measured},
     report::{self, Terminal, Unit},
     vocab::{
@@ -29,7 +29,7 @@ use crate::{
 /// # Errors
 /// Bad input, or an output that cannot be written.
 pub fn run(args: &BuildVocab, n_threads: Option<usize>, terminal: &Terminal) -> Result<()> {
-    refuse_existing(&args.output, args.force)?;
+    let dir = StagedDir::create(&args.output, args.force)?;
     let tokenizer = Tokenizer::open(&args.tokenizer)?;
     let rows = target_rows(tokenizer.path(), args.target_rows)?;
     let chosen = if args.choice.plans() {
@@ -41,7 +41,6 @@ pub fn run(args: &BuildVocab, n_threads: Option<usize>, terminal: &Terminal) -> 
         choose(&args.choice, &tokenizer, rows, None, n_threads, terminal)?
     };
     let Choice { built, evidence, plan } = chosen;
-    let dir = StagedDir::create(&args.output, args.force)?;
     let mut files = built.write(&tokenizer, &evidence, &args.choice.forms, &dir)?;
     if let Some(plan) = &plan {
         dir.write(PLAN_NAME, &report::json_line(plan)?)?;

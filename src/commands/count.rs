@@ -15,7 +15,7 @@ use crate::{
         CountOptions, Counts, DomainCounts, EngineChoice, IdWidth, Tokenizer, chat_template, check, count,
         count_token_ids, write_tsv,
     },
-    output::refuse_existing_file,
+    output::prepare_file,
     report::{Terminal, Unit},
 };
 
@@ -23,7 +23,7 @@ use crate::{
 /// Bad input, or an output that cannot be written.
 pub fn run(args: &Count, n_threads: Option<usize>, terminal: &Terminal) -> Result<()> {
     if let Some(output) = &args.output {
-        refuse_existing_file(output, args.force)?;
+        prepare_file(output, args.force)?;
     }
     let fraction = args.check.unwrap_or(0.0);
     ensure!((0.0..=1.0).contains(&fraction), "`--check {fraction}` is not between 0 and 1");
@@ -63,17 +63,20 @@ fn count_text(
         Ok(name) => terminal.say(format!("engine: fast ({name})")),
         Err(reason) => terminal.say(format!("engine: the tokenizers crate, which is slow, because {reason}")),
     }
+    let mut checked = None;
+    if fraction > 0.0 {
+        // First: what is wrong with it should not be said after hours of counting.
+        let bar = terminal.progress("checking", None, Unit::Bytes);
+        let sentence = check(tokenizer, sources, options, fraction, &bar)?;
+        bar.finish();
+        terminal.say(&sentence);
+        checked = Some(sentence);
+    }
     let bar = progress(sources, options, "counting", terminal)?;
     let mut counts = count(tokenizer, sources, options, &bar)?;
     bar.finish();
-    if fraction > 0.0 {
-        let bar = terminal.progress("checking", None, Unit::Bytes);
-        let checked = check(tokenizer, sources, options, fraction, &bar)?;
-        bar.finish();
-        terminal.say(&checked);
-        counts.engines.push(checked);
-        counts.engines.sort();
-    }
+    counts.engines.extend(checked);
+    counts.engines.sort();
     Ok(counts)
 }
 

@@ -6,6 +6,7 @@ use super::convert::read;
 use crate::{
     cli::diff::Diff,
     compare::{Side, compare},
+    corpus::DEFAULT_DOMAIN,
     counts::Counts,
     report::{Terminal, comparison},
     vocab::{evidence::domains, rank::Domain},
@@ -18,7 +19,7 @@ pub fn run(args: &Diff, terminal: &Terminal) -> Result<()> {
         let (vocab, _) = read(path, &args.reading, terminal)?;
         Side::open(path, vocab)
     });
-    let counts = Counts::sum(args.counts.iter().map(|path| Counts::read(path)))?;
+    let counts = Counts::sum(args.counts.iter().map(|path| Counts::read_any(path, None, DEFAULT_DOMAIN)))?;
     counts.iter().flat_map(|counts| &counts.warnings).for_each(|warning| terminal.warn(warning));
     let domains: Vec<Domain<'_>> = counts.as_ref().map(domains).unwrap_or_default();
     let found = compare(&a?, &b?, &domains)?;

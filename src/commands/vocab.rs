@@ -8,6 +8,7 @@ use serde_json::json;
 use super::convert::read;
 use crate::{
     cli::vocab::{Audit, Diff, Vocab},
+    corpus::DEFAULT_DOMAIN,
     counts::{Counts, Tokenizer},
     report::Terminal,
     vocab::{
@@ -71,7 +72,8 @@ fn show_diff(args: &Diff, terminal: &Terminal) -> Result<()> {
     let (a, _) = read(&args.a, &args.reading, terminal)?;
     let (b, _) = read(&args.b, &args.reading, terminal)?;
     let tokenizer = args.tokenizer.as_deref().map(Tokenizer::open).transpose()?;
-    let counts = Counts::sum(args.counts.iter().map(|path| Counts::read(path)))?;
+    let counts =
+        Counts::sum(args.counts.iter().map(|path| Counts::read_any(path, tokenizer.as_ref(), DEFAULT_DOMAIN)))?;
     counts.iter().flat_map(|counts| &counts.warnings).for_each(|warning| terminal.warn(warning));
     let domains: Vec<Domain<'_>> = counts.as_ref().map(domains).unwrap_or_default();
     let found = diff(&a, &b, &domains);

@@ -30,6 +30,17 @@ pub struct Source {
     pub field: Option<String>,
 }
 
+/// # Errors
+/// A source is stdin, which can be read only once.
+pub fn refuse_stdin(sources: &[Source]) -> Result<()> {
+    if sources.iter().all(|source| source.path != Path::new("-")) {
+        return Ok(());
+    }
+    Err(anyhow::anyhow!("stdin can be read once, and this run reads its text several times")).hint(
+        "write the text to a file, or count it first: `draftfast count MODEL --stdin -o FILE`, then `--counts FILE`",
+    )
+}
+
 impl FromStr for Source {
     type Err = anyhow::Error;
 
@@ -79,6 +90,8 @@ pub struct CorpusFile {
     pub field: Option<String>,
     /// Bytes on disk, 0 for stdin.
     pub n_bytes: u64,
+    /// Whether it was found in a folder: what is no text there is left out, where a file that was named is an error.
+    pub is_found: bool,
 }
 
 /// The files of the sources.
@@ -100,7 +113,7 @@ pub fn expand(sources: &[Source], stdin: Format) -> Result<Expanded> {
         let n_before = expanded.files.len();
         let text = source.path.to_string_lossy();
         if text == "-" {
-            expanded.files.push(file(source, &source.path, "-".to_owned(), stdin, 0));
+            expanded.files.push(file(source, &source.path, "-".to_owned(), stdin));
         } else if source.path.exists() {
             add_path(source, &source.path, &mut expanded)?;
         } else if text.contains(['*', '?', '[']) {
@@ -166,13 +179,13 @@ fn add_file(source: &Source, path: &Path, parent: &Path, named: bool, expanded: 
         return Ok(());
     }
     let name = path.strip_prefix(parent).unwrap_or(path).to_string_lossy().into_owned();
-    expanded.files.push(file(source, path, name, format, n_bytes));
+    expanded.files.push(CorpusFile { n_bytes, is_found: !named, ..file(source, path, name, format) });
     Ok(())
 }
 
-fn file(source: &Source, path: &Path, name: String, format: Format, n_bytes: u64) -> CorpusFile {
+fn file(source: &Source, path: &Path, name: String, format: Format) -> CorpusFile {
     let Source { domain, field, .. } = source.clone();
-    CorpusFile { domain, path: path.to_owned(), name, format, field, n_bytes }
+    CorpusFile { domain, path: path.to_owned(), name, format, field, n_bytes: 0, is_found: false }
 }
 
 /// A plain `.json` inside a folder is a source file like any other; named alone or compressed it is a data set.

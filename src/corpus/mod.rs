@@ -13,11 +13,13 @@ mod parquet;
 mod parquet_file;
 mod read;
 mod record;
+mod response;
 mod thrift;
 
 pub use block::{Block, BlockTally, Content, TextError};
 pub use decode::Decoder;
-pub use files::{CorpusFile, Expanded, Format, Source, expand};
+pub use files::{CorpusFile, DEFAULT_DOMAIN, Expanded, Format, Source, expand, refuse_stdin};
 pub use node::Node;
 pub use read::{BLOCK_BYTES, CutAt, FileReader, MAX_LINE_BYTES, ReadOptions};
-pub use record::{Extract, Render, Rendered, Speakers, without_thinking};
+pub use record::{Extract, Render, Rendered, Speakers, fixed_hash, without_thinking};
+pub use response::responses;

@@ -40,6 +40,19 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// The same, with its strings in its own memory.
+    pub fn into_owned(self) -> Node<'static> {
+        match self {
+            Self::Null => Node::Null,
+            Self::Text(text) => Node::Text(Cow::Owned(text.into_owned())),
+            Self::List(list) => Node::List(list.into_iter().map(Node::into_owned).collect()),
+            Self::Object(members) => Node::Object(
+                members.into_iter().map(|(key, node)| (Cow::Owned(key.into_owned()), node.into_owned())).collect(),
+            ),
+            Self::Scalar(value) => Node::Scalar(value),
+        }
+    }
+
     /// What kind of value it is, for messages.
     pub fn kind(&self) -> &'static str {
         match self {

@@ -6,7 +6,10 @@ use std::{borrow::Cow, fmt, sync::Arc};
 
 use anyhow::Result;
 
-use super::node::Node;
+use super::{
+    node::Node,
+    response::{calls_of, responses, texts_of},
+};
 
 /// Whose messages are visited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -74,7 +77,7 @@ impl Extract {
 
     /// Whether the document belongs to the share; the same bytes give the same answer everywhere.
     pub fn takes(&self, document: &[u8]) -> bool {
-        self.takes_all() || (self.share.0..self.share.1).contains(&(hash(document) >> 32))
+        self.takes_all() || (self.share.0..self.share.1).contains(&(fixed_hash(document) >> 32))
     }
 
     /// Visits the texts of one JSON line. The outer error says why the record cannot be read; the inner one is the
@@ -94,8 +97,11 @@ impl Extract {
             let node = found.ok_or_else(|| format!("has no member `{field}`"))?;
             return self.value(field, node, visit);
         }
-        if let Some(choices) = response_choices(record) {
-            return self.choices(choices, visit);
+        if let Some(responses) = responses(record) {
+            return responses.iter().try_fold(Ok(()), |done, response| match done {
+                Ok(()) => self.response(&response.message, visit),
+                Err(error) => Ok(Err(error)),
+            });
         }
         for name in ["text", "content", "messages", "conversations"] {
             match record.get(name) {
@@ -135,49 +141,34 @@ impl Extract {
     }
 
     fn message(&self, message: &Node<'_>, visit: Visit<'_>) -> Walked {
-        let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|key| message.get(key));
-        if let (true, Some(Node::Text(reasoning))) = (self.thinking, reasoning)
-            && let Err(error) = visit(reasoning)
-        {
-            return Ok(Err(error));
+        let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|key| message.get(key)?.as_text());
+        let content = ["content", "value", "text"].iter().find_map(|key| message.get(key));
+        if let Some(node @ (Node::Scalar(_) | Node::Object(_))) = content {
+            return Err(format!("has a message whose content is {}, expected a string", node.kind()));
         }
-        match ["content", "value", "text"].iter().find_map(|key| message.get(key)) {
-            None | Some(Node::Null) => Ok(Ok(())), // a message of tool calls alone
-            Some(Node::Text(text)) => Ok(self.text(text, visit)),
-            Some(Node::List(parts)) => {
-                let texts = parts.iter().filter_map(|part| part.as_text().or_else(|| part.get("text")?.as_text()));
-                Ok(texts.into_iter().try_for_each(|text| self.text(text, visit)))
-            }
-            Some(node) => Err(format!("has a message whose content is {}, expected a string", node.kind())),
-        }
+        let reasoning = reasoning.filter(|_| self.thinking).map_or(Ok(()), |text| visit(text));
+        let texts = content.map_or_else(Vec::new, texts_of);
+        Ok(reasoning
+            .and_then(|()| texts.iter().try_for_each(|text| self.text(text, visit)))
+            .and_then(|()| calls_of(message).iter().try_for_each(|text| visit(text))))
     }
 
-    fn choices(&self, choices: &[Node<'_>], visit: Visit<'_>) -> Walked {
-        for choice in choices {
-            if let Err(error) = self.message(choice.get("message").unwrap_or(choice), visit)? {
-                return Ok(Err(error));
+    /// What a server logged: as the model's template writes it behind a question, where only the model's side is wanted.
+    fn response(&self, message: &Node<'_>, visit: Visit<'_>) -> Walked {
+        let is_chat = message.get("role").is_some();
+        match &self.render {
+            Some(_) if is_chat && self.speakers == Speakers::Assistant => {
+                let text = |text: &'static str| Node::Text(text.into());
+                let question = Node::Object(vec![("role".into(), text("user")), ("content".into(), text(""))]);
+                self.value("messages", &Node::List(vec![question, message.clone()]), visit)
             }
+            _ => self.message(message, visit),
         }
-        Ok(Ok(()))
     }
 
     fn text(&self, text: &str, visit: Visit<'_>) -> Result<()> {
         if self.thinking { visit(text) } else { visit(&without_thinking(text)) }
     }
-}
-
-/// The `choices` of a response log: vLLM and OpenAI bodies, alone or inside a batch record's `response.body`.
-fn response_choices<'n, 'a>(record: &'n Node<'a>) -> Option<&'n [Node<'a>]> {
-    let response = record.get("response");
-    let bodies = [Some(record), response, response.and_then(|r| r.get("body"))];
-    bodies.into_iter().flatten().find_map(|body| match body.get("choices") {
-        Some(Node::List(choices))
-            if !choices.is_empty() && choices.iter().all(|c| c.get("message").or_else(|| c.get("text")).is_some()) =>
-        {
-            Some(choices.as_slice())
-        }
-        _ => None,
-    })
 }
 
 /// The text without its `<think>...</think>` spans; an opened span that never closes reaches to the end, and one that
@@ -210,7 +201,7 @@ fn brief(error: &serde_json::Error) -> String {
 
 /// A fixed 64-bit hash of the bytes (multiply and fold, eight bytes at a time): which share a document belongs to must
 /// not depend on the program's version.
-fn hash(bytes: &[u8]) -> u64 {
+pub fn fixed_hash(bytes: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let fold = |h: u64, word: u64| {
         let product = u128::from(h ^ word) * u128::from(K);
@@ -260,6 +251,26 @@ mod tests {
                 vec!["t", "c", "d"],
             ),
             (r#"{"custom_id": "1", "response": {"body": {"choices": [{"message": {"content": "e"}}]}}}"#, vec!["e"]),
+            (
+                r#"{"prompt": "q", "outputs": [{"index": 0, "text": "f", "token_ids": [5]}, {"text": "g"}]}"#,
+                vec!["f", "g"],
+            ),
+            (
+                r#"{"object": "response", "text": {"format": {"type": "text"}}, "output": [
+                    {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+                    {"type": "function_call", "name": "n", "arguments": "{}"}, {"type": "web_search_call", "id": "1"},
+                    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "h"}]}]}"#,
+                vec!["t", "h", "n", "{}"],
+            ),
+            (
+                r#"{"choices": [{"message": {"content": null, "tool_calls": [
+                    {"type": "function", "function": {"name": "n", "arguments": "{\"a\": 1}"}}]}}]}"#,
+                vec!["n", "{\"a\": 1}"],
+            ),
+            (
+                r#"{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "n", "arguments": {"b": 1, "a": 2}}}]}]}"#,
+                vec!["n", r#"{"b":1,"a":2}"#],
+            ),
         ];
         for (line, expected) in cases {
             assert_eq!(texts(&all, line).unwrap(), expected, "{line}");

@@ -3,10 +3,16 @@
 //! What an assistant turn adds is the difference between the chat up to it and the prompt that asks for it; it is
 //! counted by itself, because that is how the model writes it: behind a prompt whose tokens are fixed already.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    borrow::Cow,
+    io::{self, Write},
+    path::Path,
+    sync::Arc,
+};
 
 use anyhow::{Context, Result, anyhow, bail};
-use minijinja::{Environment, ErrorKind, Value, context};
+use minijinja::{Environment, ErrorKind, Value, context, value::Kwargs};
+use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::Tokenizer;
@@ -65,6 +71,7 @@ impl ChatTemplate {
         environment.set_lstrip_blocks(true);
         environment.set_fuel(Some(MAX_STEPS));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", tojson);
         environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
         });
@@ -122,20 +129,73 @@ impl ChatTemplate {
     }
 }
 
-/// The message in the words of templates: ShareGPT's `from` and `value` become `role` and `content`.
+/// The message in the words of templates, as vLLM gives it to them: ShareGPT's `from` and `value` become `role` and
+/// `content`, a missing content is empty, and the arguments of a call are an object, not its JSON.
 fn with_role<'a>(message: &Node<'a>) -> Node<'a> {
     let Node::Object(members) = message else { return message.clone() };
-    let rename = |(key, node): &(std::borrow::Cow<'a, str>, Node<'a>)| {
-        let role = |name: &'static str| (("role").into(), Node::Text(name.into()));
-        match (key.as_ref(), node.as_text()) {
-            ("from" | "role", Some("human" | "user")) => role("user"),
-            ("from" | "role", Some("gpt" | "model" | "bot" | "assistant")) => role("assistant"),
-            ("from", Some(_)) => ("role".into(), node.clone()),
+    let rename = |(key, node): &(Cow<'a, str>, Node<'a>)| {
+        let text = |key: &'static str, text: &'static str| (key.into(), Node::Text(text.into()));
+        match (key.as_ref(), node) {
+            ("from" | "role", Node::Text(name)) if matches!(name.as_ref(), "human" | "user") => text("role", "user"),
+            ("from" | "role", Node::Text(name)) if matches!(name.as_ref(), "gpt" | "model" | "bot" | "assistant") => {
+                text("role", "assistant")
+            }
+            ("from", Node::Text(_)) => ("role".into(), node.clone()),
             ("value", _) => ("content".into(), node.clone()),
+            ("content", Node::Null) => text("content", ""),
+            ("reasoning", Node::Text(_)) => ("reasoning_content".into(), node.clone()),
+            ("tool_calls", Node::List(calls)) => (key.clone(), Node::List(calls.iter().map(with_arguments).collect())),
             _ => (key.clone(), node.clone()),
         }
     };
     Node::Object(members.iter().map(rename).collect())
+}
+
+/// A call, or its `function`, whose arguments are no string of JSON any more.
+fn with_arguments<'a>(call: &Node<'a>) -> Node<'a> {
+    let Node::Object(members) = call else { return call.clone() };
+    let parse = |(key, node): &(Cow<'a, str>, Node<'a>)| {
+        let parsed = match (key.as_ref(), node) {
+            ("function", _) => Some(with_arguments(node)),
+            ("arguments", Node::Text(json)) => serde_json::from_str::<Node<'_>>(json).ok().map(Node::into_owned),
+            _ => None,
+        };
+        (key.clone(), parsed.unwrap_or_else(|| node.clone()))
+    };
+    Node::Object(members.iter().map(parse).collect())
+}
+
+/// JSON as transformers gives it to templates: Python's spaces, nothing escaped that JSON does not escape.
+fn tojson(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
+    let indent = options.get::<Option<usize>>("indent")?.map(|n| " ".repeat(n));
+    let mut bytes = Vec::new();
+    let written = match &indent {
+        Some(indent) => {
+            let format = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
+            value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, format))
+        }
+        None => value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, Spaced)),
+    };
+    let say = |error: String| minijinja::Error::new(ErrorKind::BadSerialization, error);
+    written.map_err(|error| say(error.to_string()))?;
+    String::from_utf8(bytes).map_err(|error| say(error.to_string()))
+}
+
+/// A space behind each comma and colon.
+struct Spaced;
+
+impl serde_json::ser::Formatter for Spaced {
+    fn begin_array_value<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
+    }
 }
 
 #[cfg(test)]
@@ -157,6 +217,18 @@ mod tests {
         let template = ChatTemplate::new(endless.to_owned(), &Json::Null, Vec::new()).unwrap();
         let error = template.renderer(Speakers::All, true)(&Node::List(Vec::new())).unwrap_err();
         assert!(error.to_string().contains("fuel"), "{error}");
+    }
+
+    #[test]
+    fn json_is_written_as_transformers_does() {
+        let template = "{{ m|tojson }}\n{{ m|tojson(indent=2) }}\n{{ []|tojson }}";
+        let template = ChatTemplate::new(template.to_owned(), &Json::Null, Vec::new()).unwrap();
+        let m: Node<'_> = serde_json::from_str(r#"{"b": ["<é>", 1.0, null], "a": {}}"#).unwrap();
+        let rendered =
+            template.environment.get_template("chat").unwrap().render(context! { m => Value::from_serialize(&m) });
+        // json.dumps(..., ensure_ascii=False), keys as they were.
+        let expected = "{\"b\": [\"<é>\", 1.0, null], \"a\": {}}\n{\n  \"b\": [\n    \"<é>\",\n    1.0,\n    null\n  ],\n  \"a\": {}\n}\n[]";
+        assert_eq!(rendered.unwrap(), expected);
     }
 
     #[test]

@@ -5,13 +5,17 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
 use super::FileRecord;
 use crate::{
-    corpus::{Block, CorpusFile, CutAt, FileReader, ReadOptions},
+    corpus::{Block, CorpusFile, CutAt, FileReader, ReadOptions, fixed_hash},
+    error::Hint,
     interrupt,
 };
+
+/// Bytes of each block's end that are hashed: whether a file is the one that was counted must cost nothing.
+const HASHED_BYTES: usize = 4096;
 
 /// Reads the files of a domain in order.
 pub struct Cursor<'f> {
@@ -21,30 +25,36 @@ pub struct Cursor<'f> {
     at: usize,
     reader: Option<FileReader<'f>>,
     n_blocks: u64,
+    /// What tells the blocks handed out from those of another file: their lengths and ends.
+    blocks_hash: u64,
     records: Vec<FileRecord>,
 }
 
 impl<'f> Cursor<'f> {
-    /// Starts behind `n_blocks` blocks of file `at`; what lies before is read again, but not handed out.
+    /// Starts at file `at`.
+    pub fn new(files: &'f [CorpusFile], field: Option<String>, cut: Option<Arc<CutAt>>, at: usize) -> Self {
+        let options = ReadOptions { field, cut };
+        Self { files, options, at, reader: None, n_blocks: 0, blocks_hash: 0, records: Vec::new() }
+    }
+
+    /// Goes on behind `n_blocks` blocks of the file; what lies before is read again, but not handed out.
     ///
     /// # Errors
-    /// The file is shorter than that, or cannot be read.
-    pub fn new(
-        files: &'f [CorpusFile],
-        field: Option<String>,
-        cut: Option<Arc<CutAt>>,
-        at: usize,
-        n_blocks: u64,
-    ) -> Result<Self> {
-        let mut cursor =
-            Self { files, options: ReadOptions { field, cut }, at, reader: None, n_blocks: 0, records: Vec::new() };
-        while cursor.n_blocks < n_blocks {
+    /// The file cannot be read, or what is read is not what was counted.
+    pub fn go_on(&mut self, n_blocks: u64, blocks_hash: u64) -> Result<()> {
+        while self.n_blocks < n_blocks {
             interrupt::check()?;
-            let file = files.get(at).context("the saved state is of other files")?;
-            let block = cursor.next_of(file)?;
-            block.with_context(|| format!("`{}` is shorter than when the run was saved", file.path.display()))?;
+            let file = self.files.get(self.at).context("the saved state is of other files")?;
+            if self.next_of(file)?.is_none() {
+                break;
+            }
         }
-        Ok(cursor)
+        if (self.n_blocks, self.blocks_hash) != (n_blocks, blocks_hash) {
+            let file = self.files.get(self.at).map(|file| file.path.display().to_string()).unwrap_or_default();
+            return Err(anyhow!("`{file}` has changed where an earlier run had counted it"))
+                .hint("remove the saved state (`.resume`, beside the output) to count from the beginning");
+        }
+        Ok(())
     }
 
     /// The files of the domain.
@@ -52,9 +62,9 @@ impl<'f> Cursor<'f> {
         self.files
     }
 
-    /// Blocks of the file being read that were handed out.
-    pub fn n_blocks(&self) -> u64 {
-        self.n_blocks
+    /// How many blocks of the file being read were handed out, and a hash of them: what [`Self::go_on`] takes.
+    pub fn place(&self) -> (u64, u64) {
+        (self.n_blocks, self.blocks_hash)
     }
 
     /// The files finished since the last call.
@@ -92,7 +102,7 @@ impl<'f> Cursor<'f> {
                 });
             }
             self.at += 1;
-            self.n_blocks = 0;
+            (self.n_blocks, self.blocks_hash) = (0, 0);
         }
         Ok(true)
     }
@@ -103,7 +113,12 @@ impl<'f> Cursor<'f> {
             None => self.reader.insert(FileReader::open(file, &self.options)?),
         };
         let block = reader.next_block()?;
-        self.n_blocks += u64::from(block.is_some());
+        if let Some(block) = &block {
+            self.n_blocks += 1;
+            let end = &block.bytes[block.bytes.len().saturating_sub(HASHED_BYTES)..];
+            let words = [self.blocks_hash, block.bytes.len() as u64, fixed_hash(end)].map(u64::to_le_bytes);
+            self.blocks_hash = fixed_hash(words.as_flattened());
+        }
         Ok(block)
     }
 }

@@ -21,7 +21,8 @@ use crate::{
 };
 
 /// Vectors of a few hundred thousand counts a domain, and the records of files: gigabytes are something else.
-const MAX_COUNTS_BYTES: u64 = 1 << 30;
+/// What a counts file takes at most.
+pub(super) const MAX_COUNTS_BYTES: u64 = 1 << 30;
 
 /// What the metadata of a counts file call its format.
 pub const FORMAT: &str = "draftfast-counts-1";

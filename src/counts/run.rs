@@ -20,7 +20,7 @@ use super::{
     resume::{Resume, State},
 };
 use crate::{
-    corpus::{Block, BlockTally, CorpusFile, Extract, Format, Source, Speakers, expand},
+    corpus::{Block, BlockTally, CorpusFile, Extract, Format, Source, Speakers, expand, refuse_stdin},
     error::Hint,
     report::Progress,
 };
@@ -79,8 +79,10 @@ pub fn count(tokenizer: &Tokenizer, sources: &[Source], options: &CountOptions, 
         domains: Vec::new(),
         warnings: Vec::new(),
     };
-    let saved = resume.load()?;
-    let mut state = saved.unwrap_or_else(|| State::new(empty));
+    let mut state = match resume.load(&expanded.files)? {
+        Some(state) => state,
+        None => State::new(Counts { warnings: resume.unused().into_iter().collect(), ..empty }),
+    };
     let n_documents: u64 = state.counts.domains.iter().map(|domain| domain.n_documents).sum();
     if n_documents > 0 {
         state
@@ -89,7 +91,7 @@ pub fn count(tokenizer: &Tokenizer, sources: &[Source], options: &CountOptions, 
             .push(format!("an earlier run had counted {n_documents} documents; this one went on from there"));
     }
     for path in &expanded.skipped {
-        state.counts.warnings.push(format!("`{}` looks binary and was not read", path.display()));
+        state.warn(format!("`{}` looks binary and was not read", path.display()));
     }
     for (i, files) in expanded.files.chunk_by(|a, b| a.domain == b.domain).enumerate() {
         if i + 1 < state.counts.domains.len() || (i + 1 == state.counts.domains.len() && state.is_domain_done) {
@@ -126,25 +128,27 @@ fn count_domain(
         let (domain, texts) = (domain.clone(), texts_of(&options.extract));
         state.counts.domains.push(DomainCounts { domain, counts, texts, ..DomainCounts::default() });
         state.is_domain_done = false;
-        state.n_blocks = 0;
+        (state.n_blocks, state.blocks_hash) = (0, 0);
     }
     let cut = engine.cut();
     let n_files_done = state.domain()?.files.len();
-    let mut cursor = Cursor::new(files, options.extract.field.clone(), cut, n_files_done, state.n_blocks)?;
+    let mut cursor = Cursor::new(files, options.extract.field.clone(), cut, n_files_done);
+    cursor.go_on(state.n_blocks, state.blocks_hash)?;
     files[..n_files_done].iter().for_each(|file| progress.advance(file.n_bytes));
     loop {
         let deadline = resume.is_on().then(|| Instant::now() + options.save_every);
         let (is_end, tallies) = round(engine, &mut cursor, deadline, options, state.domain()?, progress);
         for (i, tally) in tallies {
-            report(&files[i], &tally, options.strict, &mut state.counts.warnings)?;
+            report(&files[i], &tally, options.strict, state)?;
             state.add(i, &tally)?;
         }
         state.finish_files(cursor.take_records())?;
-        state.n_blocks = cursor.n_blocks();
+        (state.n_blocks, state.blocks_hash) = cursor.place();
         match is_end {
             Ok(true) => break,
             Ok(false) => resume.save(state)?,
             // What was counted is sound: a damaged file or an interrupt does not cost it.
+            Err(error) if state.counts.domains.iter().all(|domain| domain.n_documents == 0) => return Err(error),
             Err(error) => return resume.save(state).and(Err(error)).map_err(|error| resume.advise(error)),
         }
     }
@@ -154,7 +158,7 @@ fn count_domain(
         bail!("the corpus of domain `{domain}` holds no document ({} files read{skipped})", files.len());
     }
     state.is_domain_done = true;
-    state.n_blocks = 0;
+    (state.n_blocks, state.blocks_hash) = (0, 0);
     Ok(())
 }
 
@@ -212,25 +216,29 @@ fn round(
     (read, tallies.into_inner().unwrap_or_default())
 }
 
-fn report(file: &CorpusFile, tally: &BlockTally, strict: bool, warnings: &mut Vec<String>) -> Result<()> {
+fn report(file: &CorpusFile, tally: &BlockTally, strict: bool, state: &mut State) -> Result<()> {
     let Some(error) = &tally.first_error else { return Ok(()) };
     let path = file.path.display();
-    if error.fatal {
+    if error.fatal && (strict || !file.is_found) {
         return Err(anyhow!("`{path}`: {error}")).hint("convert the file to UTF-8, or leave it out");
+    }
+    if error.fatal {
+        state.warn(format!("`{path}` {error}: the piece of text that holds it (a MiB, or the file) was not counted"));
+        return Ok(());
     }
     if strict {
         return Err(anyhow!("`{path}`: {error}")).hint("without `--strict` such records are skipped and counted");
     }
     let n = tally.n_skipped;
     let records = if n == 1 { "record was" } else { "records were" };
-    warnings.push(format!("`{path}`: {n} {records} skipped, the first: {error}"));
+    state.warn(format!("`{path}`: {n} {records} skipped, the first: {error}"));
     Ok(())
 }
 
 /// Recounts the documents whose hash falls into `fraction` of all with both engines; the sentence for provenance.
 ///
 /// # Errors
-/// The counts differ, the sample is empty, or what [`count`] says.
+/// The counts differ, the sample is empty, the text is stdin, or what [`count`] says.
 pub fn check(
     tokenizer: &Tokenizer,
     sources: &[Source],
@@ -238,6 +246,7 @@ pub fn check(
     fraction: f64,
     progress: &Progress,
 ) -> Result<String> {
+    refuse_stdin(sources)?;
     let mut options = CountOptions { resume: None, ..options.clone() };
     options.extract.share = (0, (fraction * (1_u64 << 32) as f64) as u64);
     let counted = |engine| {
@@ -256,6 +265,9 @@ pub fn check(
         n_documents += a.n_documents;
         n_tokens += a.n_tokens()?;
     }
+    if n_documents == 0 {
+        return Err(anyhow!("`--check {fraction}` picks none of the documents")).hint("check a larger share of them");
+    }
     Ok(format!(
         "{fraction} of the documents ({n_documents}, {n_tokens} tokens) recounted by {}: equal",
         reference.engines.join(", ")
@@ -266,6 +278,13 @@ impl State {
     /// The domain being counted.
     fn domain(&mut self) -> Result<&mut DomainCounts> {
         self.counts.domains.last_mut().context("no domain is being counted")
+    }
+
+    /// Notes a sentence for the person; one that was said before the run was resumed is not said again.
+    fn warn(&mut self, warning: String) {
+        if !self.counts.warnings.contains(&warning) {
+            self.counts.warnings.push(warning);
+        }
     }
 
     /// Adds what a round saw of file `i`, which may not be finished.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{Counts, DomainCounts, FileRecord, Tokenizer};
 use crate::{
-    corpus::{CorpusFile, Decoder, Format, Node, Source, expand},
+    corpus::{CorpusFile, Decoder, Format, Node, Source, expand, responses},
     error::Hint,
     interrupt,
     report::Progress,
@@ -133,7 +133,15 @@ fn add_line(line: &[u8], field: Option<&str>, counts: &mut [u64]) -> Result<()> 
         (_, Some(field)) => node.get(field),
         _ => usual.iter().find_map(|name| node.get(name)),
     };
-    let Some(Node::List(ids)) = list else { bail!("no list of ids") };
+    if let Some(list) = list {
+        return add_list(list, counts);
+    }
+    let logged = responses(&node).filter(|_| field.is_none()).context("no list of ids")?;
+    logged.iter().try_for_each(|response| add_list(response.token_ids.context("no list of ids")?, counts))
+}
+
+fn add_list(list: &Node<'_>, counts: &mut [u64]) -> Result<()> {
+    let Node::List(ids) = list else { bail!("no list of ids") };
     for id in ids {
         let Node::Scalar(number) = id else { bail!("an id is {}, expected a number", id.kind()) };
         add(number.as_i64().with_context(|| format!("the id `{number}` is not an integer"))?, counts)?;

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 
 use super::rank::Domain;
 use crate::{
-    corpus::Source,
+    corpus::{Source, refuse_stdin},
     counts::{CountOptions, Counts, Tokenizer, count},
     report::Progress,
 };
@@ -50,7 +50,7 @@ impl Evidence {
     /// Counts the sources in parts; without `heldout` sources a tenth of the documents is held out.
     ///
     /// # Errors
-    /// As [`count`].
+    /// As [`count`], or the sources are stdin.
     pub fn count(
         tokenizer: &Tokenizer,
         sources: &[Source],
@@ -58,6 +58,7 @@ impl Evidence {
         options: &CountOptions,
         progress: &Progress,
     ) -> Result<Self> {
+        refuse_stdin(sources)?;
         let part = |sources: &[Source], from: f64, to: f64| {
             let mut options = options.clone();
             let whole = (1u64 << 32) as f64;

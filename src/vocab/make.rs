@@ -14,7 +14,7 @@ use super::{
     shipped,
 };
 use crate::{
-    corpus::Source,
+    corpus::{DEFAULT_DOMAIN, Source},
     counts::{CountOptions, Counts, Tokenizer, count},
     error::{Hint, advise},
     report::Progress,
@@ -111,7 +111,8 @@ fn count_all(
     notes: &mut Vec<String>,
 ) -> Result<Evidence> {
     let Request { sources, heldout, options, .. } = request;
-    let counts = Counts::sum(request.counts.iter().map(|path| Counts::read_for(path, tokenizer)))?;
+    let counts =
+        Counts::sum(request.counts.iter().map(|path| Counts::read_any(path, Some(tokenizer), DEFAULT_DOMAIN)))?;
     if !sources.is_empty() {
         let mut evidence = Evidence::count(tokenizer, sources, heldout, options, progress)?;
         counts.map_or(Ok(()), |counts| evidence.add(counts))?;

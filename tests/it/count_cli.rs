@@ -139,6 +139,64 @@ fn empty_corpora_and_other_encodings_are_errors() {
 }
 
 #[test]
+fn what_is_no_text_in_a_folder_is_left_out_and_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokenizer = byte_tokenizer(dir.path());
+    let folder = dir.path().join("folder");
+    std::fs::create_dir(&folder).unwrap();
+    for (name, bytes) in [("a.txt", &b"aa"[..]), ("b.bin", b"b\0"), ("c.c", b"/* caf\xe9 */"), ("d.txt", b"d")] {
+        std::fs::write(folder.join(name), bytes).unwrap();
+    }
+    let args = ["count", &tokenizer, "--corpus", &text(&folder), "--emit", "tsv"];
+    let output = draftfast(&args);
+    assert_eq!(stdout(&output), "97\t2\n100\t1\n", "{}", stderr(&output));
+    assert!(stderr(&output).contains("b.bin` looks binary"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("c.c` is not UTF-8 at byte 6"), "{}", stderr(&output));
+    let strict = draftfast(&[&args[..], &["--strict"]].concat());
+    assert_eq!(strict.status.code(), Some(1));
+    assert!(stderr(&strict).contains("c.c`: is not UTF-8 at byte 6"), "{}", stderr(&strict));
+}
+
+#[test]
+fn a_run_stopped_by_a_truncated_file_goes_on_when_the_file_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokenizer = byte_tokenizer(dir.path());
+    let lines = |seed: u64| {
+        let word = |i: u64| i.wrapping_mul(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (0..120_000).map(|i| format!("{{\"text\": \"{:016x}\"}}\n", word(i))).collect::<String>()
+    };
+    let gzip = |text: &str| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    };
+    let whole = gzip(&lines(1));
+    let at = |name: &str| text(&dir.path().join(name));
+    let (first, corpus) = (write(dir.path(), "a.txt", "first"), at("b.jsonl.gz"));
+    let run = |bytes: &[u8], output: &str| {
+        std::fs::write(&corpus, bytes).unwrap();
+        draftfast(&["count", &tokenizer, "--corpus", &first, "--corpus", &corpus, "-o", output])
+    };
+    let output = at("new/folder/a.counts");
+    let stopped = run(&whole[..whole.len() * 2 / 3], &output);
+    assert!(stderr(&stopped).contains("the same command goes on from there"), "{}", stderr(&stopped));
+    let changed = run(&gzip(&lines(3)), &output);
+    assert!(
+        stderr(&changed).contains("b.jsonl.gz` has changed where an earlier run had counted it"),
+        "{}",
+        stderr(&changed)
+    );
+    let mended = run(&whole, &output);
+    assert!(stderr(&mended).contains("an earlier run had counted"), "{}", stderr(&mended));
+    assert!(run(&whole, &at("fresh.counts")).status.success());
+    assert_eq!(std::fs::read(&output).unwrap(), std::fs::read(at("fresh.counts")).unwrap());
+    // A state of other text is not used, and that is said.
+    run(&whole[..whole.len() * 2 / 3], &at("b.counts"));
+    let other = draftfast(&["count", &tokenizer, "--corpus", &first, "-o", &at("b.counts")]);
+    assert!(stderr(&other).contains("counting begins at the beginning"), "{}", stderr(&other));
+}
+
+#[test]
 fn logged_ids_are_counted_without_a_text() {
     let dir = tempfile::tempdir().unwrap();
     let tokenizer = byte_tokenizer(dir.path());
@@ -154,6 +212,15 @@ fn logged_ids_are_counted_without_a_text() {
     let narrow: Vec<u8> = [1_u16, 256, 1].iter().flat_map(|id| id.to_le_bytes()).collect();
     for (name, bytes) in [
         ("a.jsonl", b"[1, 256]\n{\"token_ids\": [1]}\n".to_vec()),
+        (
+            "b.jsonl",
+            br#"{"prompt_token_ids": [9], "choices": [{"message": {"content": ""}, "token_ids": [1, 256]}]}"#.to_vec(),
+        ),
+        (
+            "c.jsonl",
+            br#"{"prompt": "", "outputs": [{"text": "", "token_ids": [1]}, {"text": "", "token_ids": [256]}]}"#
+                .to_vec(),
+        ),
         ("a.npy", npy("<i8", &wide)),
         ("b.npy", npy("<u2", &narrow)),
         ("a.bin", narrow.clone()),
@@ -165,9 +232,10 @@ fn logged_ids_are_counted_without_a_text() {
             args.extend(["--ids", "u16"]);
         }
         let output = draftfast(&args);
-        assert_eq!(stdout(&output), "1\t2\n256\t1\n", "{name}: {}", stderr(&output));
+        let n_ones = if matches!(name, "b.jsonl" | "c.jsonl") { 1 } else { 2 };
+        assert_eq!(stdout(&output), format!("1\t{n_ones}\n256\t1\n"), "{name}: {}", stderr(&output));
     }
-    let outside = write(dir.path(), "c.jsonl", "[257]\n");
+    let outside = write(dir.path(), "d.jsonl", "[257]\n");
     let failed = draftfast(&["count", &tokenizer, "--token-ids", "--corpus", &outside, "--emit", "tsv"]);
     assert!(stderr(&failed).contains("line 1: id 257 is outside the vocabulary of 257 ids"), "{}", stderr(&failed));
 }
@@ -189,6 +257,29 @@ fn response_logs_and_assistant_turns_are_read_directly() {
     let template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}<eot>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
     std::fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
     assert_eq!(counted(&["--corpus", &chats, "--only", "assistant", "--no-thinking"]), "97\t2\n256\t1\n");
+    // What a server logged stands in no chat: the template puts its end of turn behind it all the same.
+    assert_eq!(counted(&["--corpus", &corpus, "--only", "assistant"]), "97\t2\n256\t1\n");
+}
+
+#[test]
+fn logged_calls_are_rendered_as_the_model_writes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokenizer = byte_tokenizer(dir.path());
+    let template = "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.reasoning_content }}{{ m.content }}\
+                    {% for c in m.tool_calls %}{% for name, value in c.function.arguments|items %}{{ name }}={{ value }};{% endfor %}\
+                    {{ c.function.arguments|tojson }}{% endfor %}<eot>{% endif %}{% endfor %}";
+    std::fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
+    let call =
+        r#""tool_calls": [{"type": "function", "function": {"name": "n", "arguments": "{\"b\": 1, \"a\": [2, 3]}"}}]"#;
+    let log = format!(
+        r#"{{"choices": [{{"message": {{"role": "assistant", "content": null, "reasoning": "r", {call}}}}}]}}"#
+    );
+    let corpus = write(dir.path(), "log.jsonl", log);
+    let output = draftfast(&["count", &tokenizer, "--emit", "tsv", "--corpus", &corpus, "--only", "assistant"]);
+    let mut expected = vec![0_u64; 257];
+    r#"rb=1;a=[2, 3];{"b": 1, "a": [2, 3]}"#.bytes().for_each(|byte| expected[usize::from(byte)] += 1);
+    expected[256] = 1;
+    assert_eq!(read_tsv(&stdout(&output), 257).unwrap(), expected, "{}", stderr(&output));
 }
 
 #[test]
@@ -201,6 +292,13 @@ fn a_check_is_recorded() {
     assert!(ran.status.success(), "{}", stderr(&ran));
     let engines = Counts::read(Path::new(&output)).unwrap().engines;
     assert!(engines.iter().any(|line| line.contains("(20, ") && line.ends_with("equal")), "{engines:?}");
+    let checked = |corpus: &str, share| {
+        let output = text(&dir.path().join("none.counts"));
+        stderr(&draftfast(&["count", &tokenizer, "--corpus", corpus, "-o", &output, "--check", share]))
+    };
+    let one = write(dir.path(), "one.jsonl", "{\"text\": \"a\"}\n");
+    assert!(checked(&one, "0.000001").contains("picks none of the documents"), "{}", checked(&one, "0.000001"));
+    assert!(checked("-", "1").contains("stdin can be read once"), "{}", checked("-", "1"));
 }
 
 /// The slow engine, so that there is time to kill it.

@@ -270,6 +270,17 @@ fn records_are_read_as_asked() {
 }
 
 #[test]
+fn lines_of_counts_are_counts_and_stdin_is_no_corpus_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path());
+    let lines = text(dir.path(), "counts.tsv", "97\t5\n98\t3\n");
+    let vocab = built(&[path(&model), "--counts", path(&lines), "--size", "2", "--pad-to", "1"], &dir.path().join("v"));
+    assert!(vocab.token_ids.contains(&97) && vocab.token_ids.contains(&98));
+    let error = refused(&[path(&model), "--corpus", "-", "--size", "2"], &dir.path().join("w"));
+    assert!(error.contains("stdin can be read once"), "{error}");
+}
+
+#[test]
 fn an_empty_corpus_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let model = model(dir.path());
