@@ -152,11 +152,9 @@ def _check_head_dtype(model_config: Any) -> None:
 
 def _summary(sidecar: Sidecar, kernel: Kernel, names: list[str], proof: str) -> str:
     ledger = sidecar.manifest.get("ledger", {})
-    selection = sidecar.manifest.get("vocabulary", {}).get("selection") or {}
-    coverage = selection.get("coverage")
     parts = [
         f"sidecar {sidecar.sha256[:12]}: {sidecar.n_real_rows} of {sidecar.target_rows} ids in {sidecar.head.n} rows",
-        f"coverage {coverage}" if isinstance(coverage, (int, float)) else "",
+        sidecar.coverage(),
         f"head by {kernel.name}",
         f"{len(names)} MTP linears by {', '.join(sorted(set(names)))}" if names else "MTP linears as they were",
         f"a draft step reads {ledger['before_bytes']} -> {ledger['after_bytes']} bytes" if ledger else "",

@@ -21,6 +21,8 @@ from draftfast_vllm.tensor_file import TensorFile
 FORMAT_VERSION = 1
 BLOCK = 16
 DRAFTER_NAME, MANIFEST_NAME, SUMS_NAME = "drafter.safetensors", "manifest.json", "sha256sums.txt"
+RECORD_NAME = "vocabulary.json"
+MEASURED_ON = {"held-out": "held-out text", "split": "held-out text", "in-sample": "the text they were chosen from"}
 HEAD = "draft_head"
 REBUILD = "build the sidecar again with `draftfast build`"
 
@@ -79,6 +81,23 @@ class Sidecar:
     def n_real_rows(self) -> int:
         """Distinct ids; the other rows repeat the first."""
         return len(set(self.token_ids))
+
+    def coverage(self) -> str:
+        """What the kept ids cover of each domain, by `vocabulary.json`, for the log; says so where nothing is recorded."""
+        if RECORD_NAME not in self.sums:
+            return "coverage not recorded"
+        path = self.path / RECORD_NAME
+        content = _read(path)
+        found = hashlib.sha256(content).hexdigest()
+        if found != self.sums[RECORD_NAME]:
+            raise DraftfastError(f"`{path}` has sha256 {found}, and `{SUMS_NAME}` says {self.sums[RECORD_NAME]}", REBUILD)
+        try:
+            figures = json.loads(content)["coverage"]
+            text = MEASURED_ON[figures["measured"]]
+            domains = [f"{domain['domain']} {100 * domain['share']:.1f} %" for domain in figures["coverage"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DraftfastError(f"`{path}` holds no coverage", REBUILD) from error
+        return f"covering {', '.join(domains)} of {text}"
 
     def verify_drafter(self) -> None:
         """Hashes `drafter.safetensors` against `sha256sums.txt`; an error if a byte differs."""

@@ -21,6 +21,7 @@ use crate::{
     output::{StagedDir, refuse_existing, refuse_inputs},
     plan::PLAN_NAME,
     report::{self, Terminal},
+    vocab::build::provenance,
 };
 
 /// # Errors
@@ -75,11 +76,7 @@ fn build(
     if let Some(planned) = &planned {
         staged.write(PLAN_NAME, &report::json_line(planned)?)?;
     }
-    let mut selection = built.record(&tokenizer, &evidence);
-    if let Some(record) = selection.as_object_mut() {
-        // The long lists stand in vocabulary.json.
-        record.retain(|key, _| !matches!(key.as_str(), "retained" | "coverage"));
-    }
+    let selection = provenance(built.record(&tokenizer, &evidence));
     let manifest = write(&weights, flags, built.vocab(), Some(selection), &staged, terminal)?;
     verify_staged(&weights, &staged, output, terminal)?;
     finish(&manifest, staged, output, terminal)

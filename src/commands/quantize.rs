@@ -17,7 +17,11 @@ use crate::{
     quantize,
     report::{self, Terminal, Unit},
     sidecar::{self, Manifest, Sidecar, SidecarParts},
-    vocab::{DraftVocab, forms},
+    vocab::{
+        DraftVocab,
+        build::{RECORD, provenance, record_beside},
+        forms,
+    },
 };
 
 /// # Errors
@@ -43,7 +47,12 @@ pub fn run(args: &Quantize, terminal: &Terminal) -> Result<()> {
         return plan(&weights.recipe, &vocab, terminal);
     }
     let staged = StagedDir::create(&args.output, args.writing.force)?;
-    let manifest = write(&weights, &args.weights, &vocab, None, &staged, terminal)?;
+    let selection = record_beside(&args.vocab, &vocab)?;
+    if let Some((bytes, _)) = &selection {
+        staged.write(RECORD, bytes)?;
+    }
+    let selection = selection.map(|(_, record)| provenance(record));
+    let manifest = write(&weights, &args.weights, &vocab, selection, &staged, terminal)?;
     // Maps of gigabytes take a while to undo: beside the disk's work, not after it.
     let _ = thread::Builder::new().spawn(move || drop(weights));
     finish(&manifest, staged, &args.output, terminal)?;

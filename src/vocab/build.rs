@@ -1,8 +1,8 @@
 //! The whole job: evidence to a vocabulary with its figures and provenance, and both to a directory.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use super::{
     retain::{Retained, retain},
     select::{SelectConfig, Selection, select},
 };
-use crate::{counts::Tokenizer, output::StagedDir};
+use crate::{counts::Tokenizer, input::read_beside, output::StagedDir};
 
 /// Missed tokens listed a domain.
 const N_MISSED: usize = 20;
@@ -196,6 +196,27 @@ impl Built {
         names.push(RECORD.to_owned());
         Ok(names)
     }
+}
+
+/// What of a record belongs into a manifest: the long lists stand in `vocabulary.json` alone.
+pub fn provenance(mut record: Value) -> Value {
+    if let Some(members) = record.as_object_mut() {
+        members.retain(|key, _| !matches!(key.as_str(), "retained" | "coverage"));
+    }
+    record
+}
+
+/// The record of this vocabulary that lies with its file, or in its folder: its bytes and what they say. `None` when
+/// there is none, or one of other ids.
+///
+/// # Errors
+/// It cannot be read.
+pub fn record_beside(path: &Path, vocab: &DraftVocab) -> Result<Option<(Vec<u8>, Value)>> {
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+    let Some(bytes) = read_beside(folder, RECORD)? else { return Ok(None) };
+    let say = || format!("`{}`: not JSON", folder.join(RECORD).display());
+    let record: Value = serde_json::from_slice(&bytes).with_context(say)?;
+    Ok((record["vocab_sha256"] == vocab.sha256()).then_some((bytes, record)))
 }
 
 /// The file with provenance, audit list and figures.

@@ -61,16 +61,18 @@ class SidecarDir:
                 "head_tree_sha256": "0" * 64,
             },
         }
+        self.record: dict[str, Any] | None = None
         self.write()
 
     def write(self) -> Path:
         self.path.mkdir(exist_ok=True)
         write_safetensors(self.path / "drafter.safetensors", self.tensors)
         (self.path / "manifest.json").write_text(json.dumps(self.manifest))
-        lines = [
-            f"{hashlib.sha256((self.path / name).read_bytes()).hexdigest()}  {name}\n"
-            for name in ("drafter.safetensors", "manifest.json")
-        ]
+        names = ["drafter.safetensors", "manifest.json"]
+        if self.record is not None:
+            (self.path / "vocabulary.json").write_text(json.dumps(self.record))
+            names.append("vocabulary.json")
+        lines = [f"{hashlib.sha256((self.path / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
         (self.path / "sha256sums.txt").write_text("".join(lines))
         return self.path
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from draftfast_vllm.sidecar import Sidecar
+
 jsonschema = pytest.importorskip("jsonschema")
 referencing = pytest.importorskip("referencing")
 
@@ -90,6 +92,15 @@ def test_output_is_as_the_schema_says(name: str, command: str, folder: Path) -> 
 def test_files_are_as_the_schema_says(name: str, file: str, folder: Path) -> None:
     program()
     validator(name).validate(json.loads((folder / file).read_text()))
+
+
+@pytest.mark.parametrize("sidecar", ["s", "q"])
+def test_the_plugin_reads_what_the_program_wrote(sidecar: str, folder: Path) -> None:
+    program()
+    opened = Sidecar.open(folder / sidecar)
+    opened.verify_drafter()
+    opened.check_scales()
+    assert re.fullmatch(r"covering (\w+ [\d.]+ %(, )?)+ of (held-out text|the text they were chosen from)", opened.coverage())
 
 
 def test_a_damaged_sidecar_is_reported_as_the_schema_says(folder: Path) -> None:

@@ -107,6 +107,20 @@ def test_every_truncation_is_refused(sidecar_dir):
             Sidecar.open(sidecar_dir.path)
 
 
+def test_coverage_is_said_as_it_was_measured(sidecar_dir):
+    assert Sidecar.open(sidecar_dir.path).coverage() == "coverage not recorded"
+    shares = [{"domain": "en", "share": 0.96926}, {"domain": "zh", "share": 0.5}]
+    sidecar_dir.record = {"coverage": {"measured": "in-sample", "coverage": shares}}
+    sidecar = Sidecar.open(sidecar_dir.write())
+    assert sidecar.coverage() == "covering en 96.9 %, zh 50.0 % of the text they were chosen from"
+    (sidecar.path / "vocabulary.json").write_text("{}")
+    with pytest.raises(DraftfastError, match=r"vocabulary.json` has sha256"):
+        sidecar.coverage()
+    sidecar_dir.record = {"coverage": {"measured": "held-out"}}
+    with pytest.raises(DraftfastError, match="holds no coverage"):
+        Sidecar.open(sidecar_dir.write()).coverage()
+
+
 def test_no_directory_is_refused(tmp_path):
     with pytest.raises(DraftfastError, match="is not a directory"):
         Sidecar.open(tmp_path / "nowhere")
