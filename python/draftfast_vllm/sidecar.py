@@ -90,14 +90,16 @@ class Sidecar:
         content = _read(path)
         found = hashlib.sha256(content).hexdigest()
         if found != self.sums[RECORD_NAME]:
-            raise DraftfastError(f"`{path}` has sha256 {found}, and `{SUMS_NAME}` says {self.sums[RECORD_NAME]}", REBUILD)
+            raise DraftfastError(
+                f"`{path}` has sha256 {found}, and `{SUMS_NAME}` says {self.sums[RECORD_NAME]}", REBUILD
+            )
         try:
             figures = json.loads(content)["coverage"]
             text = MEASURED_ON[figures["measured"]]
             domains = [f"{domain['domain']} {100 * domain['share']:.1f} %" for domain in figures["coverage"]]
         except (ValueError, KeyError, TypeError) as error:
             raise DraftfastError(f"`{path}` holds no coverage", REBUILD) from error
-        return f"covering {', '.join(domains)} of {text}"
+        return f"covering {', '.join(domains)} of {text}" if domains else "coverage not measured"
 
     def verify_drafter(self) -> None:
         """Hashes `drafter.safetensors` against `sha256sums.txt`; an error if a byte differs."""

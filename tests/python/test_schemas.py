@@ -100,7 +100,10 @@ def test_the_plugin_reads_what_the_program_wrote(sidecar: str, folder: Path) -> 
     opened = Sidecar.open(folder / sidecar)
     opened.verify_drafter()
     opened.check_scales()
-    assert re.fullmatch(r"covering (\w+ [\d.]+ %(, )?)+ of (held-out text|the text they were chosen from)", opened.coverage())
+    # Of six documents none may fall into the tenth that is held out.
+    assert opened.coverage() == "coverage not measured" or re.fullmatch(
+        r"covering (\w+ [\d.]+ %(, )?)+ of (held-out text|the text they were chosen from)", opened.coverage()
+    )
 
 
 def test_a_damaged_sidecar_is_reported_as_the_schema_says(folder: Path) -> None:

@@ -116,6 +116,8 @@ def test_coverage_is_said_as_it_was_measured(sidecar_dir):
     (sidecar.path / "vocabulary.json").write_text("{}")
     with pytest.raises(DraftfastError, match=r"vocabulary.json` has sha256"):
         sidecar.coverage()
+    sidecar_dir.record = {"coverage": {"measured": "split", "coverage": []}}
+    assert Sidecar.open(sidecar_dir.write()).coverage() == "coverage not measured"
     sidecar_dir.record = {"coverage": {"measured": "held-out"}}
     with pytest.raises(DraftfastError, match="holds no coverage"):
         Sidecar.open(sidecar_dir.write()).coverage()
