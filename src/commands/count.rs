@@ -64,7 +64,9 @@ fn count_text(
         Err(reason) => terminal.say(format!("engine: the tokenizers crate, which is slow, because {reason}")),
     }
     let mut checked = None;
-    if fraction > 0.0 {
+    if fraction > 0.0 && (args.engine == Engine::Reference || tokenizer.fast_name().is_err()) {
+        terminal.say("`--check` has nothing to compare: the tokenizers crate itself counts");
+    } else if fraction > 0.0 {
         // First: what is wrong with it should not be said after hours of counting.
         let bar = terminal.progress("checking", None, Unit::Bytes);
         let sentence = check(tokenizer, sources, options, fraction, &bar)?;

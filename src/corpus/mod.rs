@@ -5,6 +5,7 @@
 //! mebibyte that end between documents, and [`Block::texts`] walks the texts of a block. Decoding is sequential and
 //! cheap, parsing a block is the expensive part and may happen on any thread: that is why the two are apart.
 
+mod array;
 mod block;
 mod decode;
 mod files;

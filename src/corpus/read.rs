@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 
 use super::{
+    array::Array,
     block::{Block, Content},
     decode::{Decoder, sha256_of},
     files::{CorpusFile, Format},
@@ -34,6 +35,7 @@ pub struct ReadOptions {
 pub struct FileReader<'f> {
     file: &'f CorpusFile,
     inner: Inner,
+    array: Array,
     cut: Option<Arc<CutAt>>,
     rest: Vec<u8>,
     first_record: u64,
@@ -61,7 +63,16 @@ impl<'f> FileReader<'f> {
             Format::Text | Format::Lines => Inner::Bytes(Box::new(Decoder::open(&file.path)?)),
         };
         let cut = options.cut.clone();
-        Ok(Self { file, inner, cut, rest: Vec::new(), first_record: 1, first_byte: 0, n_file_bytes: 0 })
+        Ok(Self {
+            file,
+            inner,
+            array: Array::default(),
+            cut,
+            rest: Vec::new(),
+            first_record: 1,
+            first_byte: 0,
+            n_file_bytes: 0,
+        })
     }
 
     /// The next block, `None` at the end of the file.
@@ -193,9 +204,12 @@ impl<'f> FileReader<'f> {
     }
 
     fn fill(&mut self, bytes: &mut Vec<u8>, n: usize) -> Result<usize> {
-        match &mut self.inner {
-            Inner::Bytes(decoder) => decoder.fill(bytes, n),
-            Inner::Parquet(_) => bail!("a parquet file has no lines"),
+        let Inner::Bytes(decoder) = &mut self.inner else { bail!("a parquet file has no lines") };
+        let begin = bytes.len();
+        let n_read = decoder.fill(bytes, n)?;
+        if self.file.format == Format::Lines {
+            self.array.split(&mut bytes[begin..]);
         }
+        Ok(n_read)
     }
 }

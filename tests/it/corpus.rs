@@ -52,6 +52,12 @@ fn plain_gz_and_zst_give_the_same_texts() {
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(read(&path).unwrap(), (expected.map(str::to_owned).to_vec(), None), "{name}");
     }
+    let array = b" [ {\"text\": \"one\"},\n  {\"text\":\n \"two\\n\"}, {\"text\": \"no newline behind\"} ]";
+    for (name, bytes) in [("c.json", array.to_vec()), ("c.json.gz", gzip(array))] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(read(&path).unwrap(), (expected.map(str::to_owned).to_vec(), None), "{name}");
+    }
     std::fs::write(dir.path().join("b.md"), "# text\n").unwrap();
     assert_eq!(read(&dir.path().join("*.md")).unwrap().0, ["# text\n"]);
 }
