@@ -146,12 +146,13 @@ __device__ __forceinline__ float sum_lanes(float values[ROWS], u32 split) {
 // A sink takes from every lane the logit of row `row`; `first`: one lane of those that have the same. Before, it hears which
 // rows are the block's; `room` is shared memory for eight bytes a row.
 
+template <class Y>
 struct Logits {
-    float* __restrict__ y;  // [N]
+    Y* __restrict__ y;  // [N] FP32 or BF16
 
     __device__ __forceinline__ void begin(u32, u32, float*) {}
     __device__ __forceinline__ void take(u32 row, float logit, bool first) {
-        if (first) y[row] = logit;
+        if (first) write(y + row, logit);
     }
 };
 
@@ -171,16 +172,17 @@ struct Argmax {
     __device__ __forceinline__ void take(u32 row, float logit, bool first) {
         if (first) logits[row] = logit;
     }
-    // The best key of this thread's rows. All threads come here when they are done with the loop.
-    __device__ __forceinline__ u64 best(u32 first_row, u32 end_row) const {
-        __syncthreads();
+    // The best key of some of this warp's rows, of which it takes `turn` neighbours after every `stride`.
+    __device__ __forceinline__ u64 best(u32 first_row, u32 end_row, u32 turn, u32 stride) const {
+        __syncwarp();
         u64 best = 0;
 #pragma unroll 1
-        for (u32 row = first_row + threadIdx.x; row < end_row; row += THREADS) {
+        for (u32 i = threadIdx.x % 32;; i += 32) {
+            const u32 row = first_row + threadIdx.x / 32 * turn + i / turn * stride + i % turn;
+            if (row >= end_row) return best;
             const u32 id = token_ids ? __float_as_uint(logits[end_row - first_row + row]) : row;
             best = max(best, winner_key(ordered(logits[row]), id));
         }
-        return best;
     }
 };
 
@@ -248,7 +250,9 @@ __device__ __forceinline__ void argmax(const Weights& w, const uint4* x, u32 spl
                                        u64* slots, int* ids, float* values) {
     Argmax sink = {token_ids, nullptr};
     gemv<ROWS, DEPTH>(w, x, split, dependent, sink);
-    u64 best[MAX_M] = {sink.best(first_row_of(blockIdx.x, w.n_rows), first_row_of(blockIdx.x + 1, w.n_rows))};
+    const u32 first_row = first_row_of(blockIdx.x, w.n_rows), end_row = first_row_of(blockIdx.x + 1, w.n_rows);
+    const u32 turn = 2 * ROWS / split;  // rows of a warp
+    u64 best[MAX_M] = {sink.best(first_row, end_row, turn, WARPS * turn)};
     settle_winners<WARPS>(best, 1, slots, ids, values);
 }
 
@@ -259,7 +263,7 @@ __device__ __forceinline__ void argmax(const Weights& w, const uint4* x, u32 spl
 // rows at the end that repeat the first. slots [grid] are zero, and zero again afterwards. m_count is 1.
 #define KERNELS(NAME, ROWS, DEPTH)                                                                                  \
     extern "C" __global__ BOUNDS void NAME##_logits(WEIGHTS_AND_X, float* __restrict__ y) {                         \
-        Logits sink = {y};                                                                                          \
+        Logits<float> sink = {y};                                                                                     \
         gemv<ROWS, DEPTH>({codes, scales, global_scale, n_rows, k}, x, split, dependent, sink);                     \
     }                                                                                                               \
     extern "C" __global__ BOUNDS void NAME##_argmax(WEIGHTS_AND_X, const int* __restrict__ token_ids, u64* slots,   \

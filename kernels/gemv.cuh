@@ -61,76 +61,59 @@ __device__ __forceinline__ uint4 narrow8(const uint4& v, PowerOfTwo power) {
 }
 
 // x [M, K] BF16 -> shared FP16, in the places that the product reads: `place(m, i)` is where the 16 bytes of elements 8i ..
-// 8i + 7 of a vector go. TOP: see scale_exponent(). EARLY: vectors of 16 bytes that a thread holds in registers.
+// 8i + 7 of a vector go. A warp works on one vector. TOP: see scale_exponent(). EARLY: groups of eight elements that a thread
+// holds in registers.
 template <class Place, int TOP, int EARLY>
 struct Staging {
-    // Where a thread is among the m_count * n_groups groups of eight elements: every blockDim.x-th is its own.
-    struct Cursor {
-        u32 m, i;
-        __device__ __forceinline__ Cursor(const Staging& s) : m(0), i(threadIdx.x) { settle(s); }
-        __device__ __forceinline__ void next(const Staging& s) { i += blockDim.x, settle(s); }
-        __device__ __forceinline__ void settle(const Staging& s) {
-            while (i >= s.n_groups && m < s.m_count) i -= s.n_groups, m++;
-        }
-    };
-
     uint4 early[EARLY];
-    const uint4* __restrict__ x;
-    u32 pitch, n_groups, m_count;
+    const uint4* __restrict__ x;  // this thread's vector
+    u32 m, first, stride, end;    // which it is; this thread's groups of it
     Place place;
 
-    // `x` points at the first of `n_groups` groups of eight elements of the first vector, `pitch` groups lie between vectors.
-    __device__ __forceinline__ Staging(const uint4* __restrict__ from, u32 pitch, u32 n_groups, u32 m, Place place)
-        : x(from), pitch(pitch), n_groups(n_groups), m_count(m), place(place) {
-        Cursor at(*this);
+    // `from` points at the first of `n_groups` groups of the first vector, `pitch` groups lie between vectors.
+    __device__ __forceinline__ Staging(const uint4* __restrict__ from, u32 pitch, u32 n_groups, u32 m_count, Place place)
+        : place(place) {
+        // a power of two of vectors, with as many warps each: some may have nothing to do
+        const u32 log = 32 - __clz(m_count - 1), warp = threadIdx.x / 32;
+        m = warp & (1 << log) - 1, x = from + m * pitch;
+        first = (warp >> log) * 32 + threadIdx.x % 32, stride = (blockDim.x / 32 >> log) * 32;
+        end = m < m_count && first < stride ? n_groups : 0;
 #pragma unroll
-        for (int j = 0; j < EARLY; j++, at.next(*this)) early[j] = at.m < m_count ? load(at) : make_uint4(0, 0, 0, 0);
+        for (int j = 0; j < EARLY; j++)
+            if (first + j * stride < end) early[j] = load(first + j * stride);
     }
 
-    __device__ __forceinline__ uint4 load(const Cursor& at) const {
+    __device__ __forceinline__ uint4 load(u32 i) const {
         uint4 v;
-        asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "l"(x + at.m * pitch + at.i));
+        asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(x + i));
         return v;
     }
 
     // The largest finite magnitude of each vector into `largest` [MAX_M], zero before. What did not fit the registers is left
     // in its place.
     __device__ __forceinline__ void measure(uint4* staged, u32* largest) const {
-        Cursor at(*this);
+        u32 mine = 0;
+        auto note = [&](const uint4& v) { mine = finite_max(finite_max(finite_max(finite_max(mine, v.x), v.y), v.z), v.w); };
 #pragma unroll
-        for (int j = 0; j < EARLY; j++, at.next(*this))
-            if (threadIdx.x / 32 * 32 + j * blockDim.x < n_groups * m_count) note(early[j], at.m, largest);
-        for (; __any_sync(0xFFFFFFFF, at.m < m_count); at.next(*this)) {
-            uint4 v = {0, 0, 0, 0};
-            if (at.m < m_count) v = load(at), staged[place(at.m, at.i)] = v;
-            note(v, at.m, largest);
+        for (int j = 0; j < EARLY; j++)
+            if (first + j * stride < end) note(early[j]);
+#pragma unroll 1
+        for (u32 i = first + EARLY * stride; i < end; i += stride) {
+            const uint4 v = load(i);
+            staged[place(m, i)] = v;
+            note(v);
         }
+        mine = __reduce_max_sync(0xFFFFFFFF, mine);
+        if (threadIdx.x % 32 == 0 && mine > 0) atomicMax(&largest[m], mine);
     }
 
     __device__ __forceinline__ void convert(uint4* staged, const u32* largest) const {
-        auto put = [&](const Cursor& at, const uint4& v) {
-            staged[place(at.m, at.i)] = narrow8(v, PowerOfTwo(scale_exponent<TOP>(largest[at.m])));
-        };
-        Cursor at(*this);
+        const PowerOfTwo power(scale_exponent<TOP>(largest[m]));
 #pragma unroll
-        for (int j = 0; j < EARLY; j++, at.next(*this))
-            if (at.m < m_count) put(at, early[j]);
+        for (int j = 0; j < EARLY; j++)
+            if (first + j * stride < end) staged[place(m, first + j * stride)] = narrow8(early[j], power);
 #pragma unroll 1
-        for (; at.m < m_count; at.next(*this)) put(at, staged[place(at.m, at.i)]);
-    }
-
-    // Whole warps come here; lanes past the end bring zeros.
-    __device__ __forceinline__ void note(const uint4& v, u32 m, u32* largest) const {
-        u32 mine = finite_max(finite_max(finite_max(finite_max(0, v.x), v.y), v.z), v.w);
-        m = min(m, m_count - 1);
-        if (__all_sync(0xFFFFFFFF, m == __shfl_sync(0xFFFFFFFF, m, 0))) {
-            mine = __reduce_max_sync(0xFFFFFFFF, mine);
-            if (threadIdx.x % 32 == 0 && mine > 0) atomicMax(&largest[m], mine);
-        } else {
-            atomicMax(&largest[m], mine);
-        }
+        for (u32 i = first + EARLY * stride; i < end; i += stride) staged[place(m, i)] = narrow8(staged[place(m, i)], power);
     }
 
     // What turns a sum into a logit.
@@ -139,8 +122,13 @@ struct Staging {
     }
 };
 
-// --------------------------------------------------------------------------------------------- which logit wins
+// --------------------------------------------------------------------------------------------- what a logit is written as
 
+__device__ __forceinline__ void write(float* to, float logit) { *to = logit; }
+// BF16, to nearest, ties to even: the next layer of a network wants it so.
+__device__ __forceinline__ void write(u16* to, float logit) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(*to) : "f"(logit)); }
+
+// --------------------------------------------------------------------------------------------- which logit wins
 
 // Order of floats as unsigned integers, none of them 0: NaN above all (as torch.argmax has it), -0 equal to +0.
 __device__ __forceinline__ u32 ordered(float v) {

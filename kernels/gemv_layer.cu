@@ -1,11 +1,11 @@
-// One vector: see layer.cuh.
+// One vector for the layers of a network: gemv.cu and, beside its kernels, NAME_layer, whose y is BF16. The vLLM plugin
+// compiles it.
 
 #include "gemv.cu"
-#include "layer.cuh"
 
 #define LAYER(NAME, ROWS, DEPTH)                                                                \
     extern "C" __global__ BOUNDS void NAME##_layer(WEIGHTS_AND_X, u16* __restrict__ y) {        \
-        RoundedRow sink = {y};                                                                  \
+        Logits<u16> sink = {y};                                                                 \
         gemv<ROWS, DEPTH>({codes, scales, global_scale, n_rows, k}, x, split, dependent, sink); \
     }
 

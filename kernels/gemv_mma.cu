@@ -6,18 +6,13 @@
 
 #include "gemv_mma.cuh"
 
-// Barrier of the `split` warps of one team.
-__device__ __forceinline__ void team_sync(u32 team, u32 split) {
-    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(split * 32) : "memory");
-}
-
-// Adds the sums of a team's parts; true in the warp that has the whole.
+// Adds the sums of a team's parts; true in the warp that has the whole. All warps of a block come here together.
 __device__ __forceinline__ bool join_team(float sums[SUMS], float* team_sums /* [warp][SUMS][32] */, const Share& share) {
     if (share.n_parts == 1) return true;
     float* mine = team_sums + threadIdx.x / 32 * SUMS * 32 + threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < SUMS; i++) mine[i * 32] = sums[i];
-    team_sync(share.team, share.n_parts);
+    __syncthreads();
     if (share.part > 0) return false;
 #pragma unroll 1
     for (u32 other = 1; other < share.n_parts; other++)
@@ -30,15 +25,15 @@ __device__ __forceinline__ bool join_team(float sums[SUMS], float* team_sums /* 
 // tile is enough.
 template <int DEPTH, bool RAGGED, class Sink>
 __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__ x, u32 m_count,
-                                     u32 split /* divides the warps, at most ceil(K / 256); 1, or at most 15 teams */,
-                                     u32 dependent, Sink& sink) {
+                                     u32 split /* divides the warps, at most ceil(K / 256) */, u32 dependent,
+                                     Sink& sink) {
     extern __shared__ uint4 shared[];
     __shared__ double factors[MAX_M];
     const Share share(w, split, 1, 0);
     float* team_sums = (float*)((char*)shared + rings_end<DEPTH>(share, m_count));
     u32 parity = 0;
     auto finish = [&](float sums[SUMS], u32 tile) {
-        if (join_team(sums, team_sums + parity * n_warps() * SUMS * 32, share))
+        if (join_team(sums, team_sums + parity * n_warps() * SUMS * 32, share) && tile < share.n_tiles)
             hand_over(sums, Stream<RAGGED>::first_row(tile, w.n_rows), factors, sink);
         parity ^= 1;
     };
@@ -60,7 +55,7 @@ __device__ __forceinline__ void argmax(const Weights& w, const uint4* x, u32 m_c
 // rows at the end that repeat the first. slots [M, grid] are zero, and zero again afterwards.
 #define KERNELS(NAME, DEPTH, RAGGED)                                                                                       \
     extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, 1) NAME##_logits(WEIGHTS_AND_X, float* __restrict__ y) {           \
-        Logits sink = {y, n_rows, m_count};                                                                                \
+        Logits<float> sink = {y, n_rows, m_count};                                                                         \
         gemv<DEPTH, RAGGED>({codes, scales, global_scale, n_rows, k}, x, m_count, split, dependent, sink);                 \
     }                                                                                                                      \
     extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, 1)                                                                  \

@@ -36,10 +36,10 @@ __device__ __forceinline__ void copy8(u32 shared, const u8* global, u32 n_bytes 
 }
 __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;"); }
 
-// Waits until the oldest of DEPTH steps has arrived.
-template <int DEPTH>
-__device__ __forceinline__ void wait_oldest() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(DEPTH - 1) : "memory");
+// Waits until all copies but those of the last N half steps have arrived.
+template <int N>
+__device__ __forceinline__ void wait_for_all_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 __device__ __forceinline__ uint4 read16(u32 shared) {
@@ -63,6 +63,7 @@ __device__ __forceinline__ u32 n_warps() { return blockDim.x / 32; }
 struct Share {
     u32 team, n_parts, part, first_tile, stride, n_tiles, first_step, end_step, block_first_step, block_end_step;
     u32 most_block_steps;  // of the blocks of a cluster, whose shared memory is laid out alike
+    u32 end_tile;          // where the warp ends: teams of one block go on together, some without a last tile
 
     __device__ __forceinline__ Share(const Weights& w, u32 split, u32 n_ranks, u32 rank) {
         const u32 n_steps = (w.k + STEP_K - 1) / STEP_K, warp = threadIdx.x / 32;
@@ -72,6 +73,7 @@ struct Share {
         first_step = part * n_steps / n_parts, end_step = (part + 1) * n_steps / n_parts;
         block_first_step = rank * n_steps / n_ranks, block_end_step = (rank + 1) * n_steps / n_ranks;
         most_block_steps = (n_steps + n_ranks - 1) / n_ranks;
+        end_tile = n_ranks == 1 && split > 1 ? first_tile + (n_tiles - blockIdx.x + stride - 1) / stride * stride : n_tiles;
     }
 };
 
@@ -109,22 +111,25 @@ struct Stream {
         at = first_row(tile, w.n_rows) * n_blocks + step * STEP_BLOCKS;
     }
 
-    // Starts the copies of one step into a slot; `slot` points at this lane's part of it.
+    // Starts the copies of one step into a slot, half after half; `slot` points at this lane's part of it.
     __device__ __forceinline__ void fetch(u32 slot, const Weights& w, const Share& share) {
         if (tile < share.n_tiles) {
             if (RAGGED) {
                 copy_ragged(slot, w);
+                end_copies();
             } else {
-#pragma unroll
-                for (int r = 0; r < 4; r++) {
-                    const u8* code = element<8>(codes[r], at);
-                    copy16(slot + r * 512, code);
-                    copy16(slot + r * 512 + 2048, code + 64);
-                }
                 copy16(slot + 4096, element<1>(scales, at));
+                const u8* code[4];
+#pragma unroll
+                for (int r = 0; r < 4; r++) code[r] = element<8>(codes[r], at), copy16(slot + r * 512, code[r]);
+                end_copies();
+#pragma unroll
+                for (int r = 0; r < 4; r++) copy16(slot + r * 512 + 2048, code[r] + 64);
             }
             at += STEP_BLOCKS;
             if (++step == share.end_step) enter(tile + share.stride, w, share);
+        } else {
+            end_copies();
         }
         end_copies();
     }
@@ -195,15 +200,16 @@ __device__ __forceinline__ void multiply(float sums[SUMS], u32 slot, u32 scale, 
 
 // A sink takes from every lane the logits of rows row, row + 8, row + 16 and row + 24 of its vectors 2t + i.
 
+template <class Y>
 struct Logits {
-    float* __restrict__ y;  // [M, N]
+    Y* __restrict__ y;  // [M, N] FP32 or BF16
     u32 n_rows, m_count;
 
     __device__ __forceinline__ void take(u32 row, int i, const float logits[4]) {
         const u32 m = threadIdx.x % 4 * 2 + i;
 #pragma unroll
         for (int r = 0; r < 4; r++)
-            if (m < m_count && row + 8 * r < n_rows) y[(u64)m * n_rows + row + 8 * r] = logits[r];
+            if (m < m_count && row + 8 * r < n_rows) write(y + (u64)m * n_rows + row + 8 * r, logits[r]);
     }
 };
 
@@ -267,7 +273,7 @@ __device__ __forceinline__ u32 rings_end(const Share& share, u32 m_count) {
     return staged_bytes(share, m_count) + n_warps() * DEPTH * SLOT_BYTES;
 }
 
-// Calls finish(sums, tile) with the sums of this warp's steps of each of its tiles. `shared` starts with x and the rings;
+// Calls finish(sums, tile) with the sums of this warp's steps of each of its tiles, up to share.end_tile. `shared` starts with x and the rings;
 // `factors` [MAX_M] turn sums into logits; EARLY: see Staging. agree(largest) is a barrier of all that share x, after which
 // `largest` is theirs in common.
 template <int DEPTH, bool RAGGED, int EARLY, class Agree, class Finish>
@@ -309,18 +315,20 @@ __device__ __forceinline__ void walk_tiles(const Weights& w, const uint4* __rest
     const u32 first_x = base + (share.first_step - share.block_first_step) * x_step + (g < m_count ? g : 0) * 64 + t * 16;
     u32 step_x = first_x, slot = ring, tile = share.first_tile, step = share.first_step;
     float sums[SUMS] = {};
-    while (tile < share.n_tiles) {
-        wait_oldest<DEPTH>();
-        __syncwarp();  // another lane copied this lane's scales
+    while (tile < share.end_tile) {
+        if (tile < share.n_tiles) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            multiply(sums, slot + half * 2048, slot + to_scales + half * 8, step_x, x_pitch, t);
-            step_x += x_step / 2;
+            for (int half = 0; half < 2; half++) {
+                half == 0 ? wait_for_all_but<2 * DEPTH - 1>() : wait_for_all_but<2 * DEPTH - 2>();
+                if (half == 0) __syncwarp();  // another lane copied this lane's scales
+                multiply(sums, slot + half * 2048, slot + to_scales + half * 8, step_x, x_pitch, t);
+                step_x += x_step / 2;
+            }
+            __syncwarp();
+            stream.fetch(slot, w, share);
+            slot = slot + SLOT_BYTES == ring_end ? ring : slot + SLOT_BYTES;
+            if (++step < share.end_step) continue;
         }
-        __syncwarp();
-        stream.fetch(slot, w, share);
-        slot = slot + SLOT_BYTES == ring_end ? ring : slot + SLOT_BYTES;
-        if (++step < share.end_step) continue;
         finish(sums, tile);
 #pragma unroll
         for (int i = 0; i < SUMS; i++) sums[i] = 0;

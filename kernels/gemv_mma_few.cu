@@ -82,7 +82,7 @@ __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__
 // Results as in gemv_mma.cu. The grid is a multiple of CLUSTER.
 #define KERNELS(NAME, DEPTH)                                                                                              \
     extern "C" __global__ void BOUNDS NAME##_logits(WEIGHTS_AND_X, float* __restrict__ y) {                                \
-        Logits sink = {y, n_rows, m_count};                                                                                \
+        Logits<float> sink = {y, n_rows, m_count};                                                                         \
         gemv<DEPTH>({codes, scales, global_scale, n_rows, k}, x, m_count, split, dependent, sink);                         \
     }                                                                                                                      \
     extern "C" __global__ void BOUNDS NAME##_argmax(WEIGHTS_AND_X, const int* __restrict__ token_ids, u64* slots, int* ids,  \

@@ -1,11 +1,11 @@
-// Two to eight vectors: see layer.cuh.
+// Two to eight vectors for the layers of a network: gemv_mma.cu and, beside its kernels, NAME_layer, whose y is BF16. The vLLM plugin
+// compiles it.
 
 #include "gemv_mma.cu"
-#include "layer.cuh"
 
 #define LAYER(NAME, DEPTH, RAGGED)                                                                              \
     extern "C" __global__ void __launch_bounds__(MOST_WARPS * 32, 1) NAME##_layer(WEIGHTS_AND_X, u16* __restrict__ y) { \
-        RoundedRows sink = {y, n_rows, m_count};                                                                \
+        Logits<u16> sink = {y, n_rows, m_count};                                                                \
         gemv<DEPTH, RAGGED>({codes, scales, global_scale, n_rows, k}, x, m_count, split, dependent, sink);      \
     }
 

@@ -106,18 +106,28 @@ __device__ __forceinline__ float e2m1_value(u32 code) {
     return code & 8 ? -value : value;
 }
 
-// Block `block` of [N, K] weights, BF16 or F32.
+// -0.0 -> 0.0 in two BF16.
+__device__ __forceinline__ u32 without_minus_zero(u32 pair) {
+    u32 sum;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(pair), "r"(0x3F803F80), "r"(0));
+    return sum;
+}
+
+// Block `block` of [N, K] weights, BF16 or F32, without -0.0.
 __device__ __forceinline__ void load_block(float x[BLOCK], const uint4* __restrict__ weights, u32 from_bf16, u64 block) {
     if (from_bf16) {
         const uint4 first = __ldg(weights + block * 2), second = __ldg(weights + block * 2 + 1);
         const u32 pairs[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
 #pragma unroll
-        for (int i = 0; i < BLOCK; i++) x[i] = __uint_as_float(i % 2 ? pairs[i / 2] & 0xFFFF0000 : pairs[i / 2] << 16);
+        for (int i = 0; i < BLOCK / 2; i++) {
+            const u32 pair = without_minus_zero(pairs[i]);
+            x[2 * i] = __uint_as_float(pair << 16), x[2 * i + 1] = __uint_as_float(pair & 0xFFFF0000);
+        }
     } else {
 #pragma unroll
         for (int i = 0; i < BLOCK / 4; i++) {
             const float4 four = __ldg((const float4*)weights + block * 4 + i);
-            x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
+            x[4 * i] = four.x + 0.0f, x[4 * i + 1] = four.y + 0.0f, x[4 * i + 2] = four.z + 0.0f, x[4 * i + 3] = four.w + 0.0f;
         }
     }
 }

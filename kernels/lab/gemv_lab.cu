@@ -83,7 +83,7 @@ const std::vector<const char*>& kernels(Kind kind) { return kind == ONE ? GEMV :
 std::vector<u32> splits(u32 warps) {
     std::vector<u32> found;
     for (u32 split = 1; split <= warps; split++)
-        if (warps % split == 0 && (split == 1 || warps / split < 16)) found.push_back(split);
+        if (warps % split == 0) found.push_back(split);
     return found;
 }
 

@@ -82,8 +82,7 @@ def _several(n: int, k: int, m: int, card: Card) -> Plan | None:
     n_tiles = -(-n // TILE_ROWS)
     grid = min(n_tiles, card.n_multiprocessors)
     tiles_per_block = -(-n_tiles // grid)
-    # At most fifteen teams have a barrier.
-    ways = [(w, split) for w in WARPS for split in _splits(w) if split <= n_steps and (split == 1 or w // split <= 15)]
+    ways = [(warps, split) for warps in WARPS for split in _splits(warps) if split <= n_steps]
     step_cost = 20 if ragged else 4
 
     def cost(way: tuple[int, int]) -> int:

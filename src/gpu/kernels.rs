@@ -197,8 +197,10 @@ mod tests {
     use crate::nvfp4::{BLOCK, E2M1_MAX, E4M3_MAX, KERNEL_SAFE_MIN_CODE};
 
     const HEADER: &str = include_str!("../../kernels/nvfp4.cuh");
-    const HEADERS: [&str; 3] =
-        [HEADER, include_str!("../../kernels/gemv.cuh"), include_str!("../../kernels/gemv_mma.cuh")];
+    const QUANTIZER: &str = include_str!("../../kernels/nvfp4_block.cuh");
+    const MSE: &str = include_str!("../../kernels/nvfp4_mse.cuh");
+    const HEADERS: [&str; 5] =
+        [HEADER, include_str!("../../kernels/gemv.cuh"), include_str!("../../kernels/gemv_mma.cuh"), QUANTIZER, MSE];
 
     #[test]
     fn the_embedded_ptx_was_made_from_these_sources() {
@@ -224,7 +226,6 @@ mod tests {
 
     #[test]
     fn kernels_and_rust_share_their_constants() {
-        let quantizer = include_str!("../../kernels/nvfp4_quantize.cu");
         let constant = |source: &str, name: &str| -> f64 {
             let line = source.lines().find(|line| line.starts_with(&format!("#define {name} "))).unwrap();
             let value = line.split_whitespace().nth(2).unwrap();
@@ -237,7 +238,8 @@ mod tests {
         assert_eq!(constant(HEADER, "E2M1_MAX"), f64::from(E2M1_MAX));
         assert_eq!(constant(HEADER, "E4M3_MAX"), f64::from(E4M3_MAX));
         assert_eq!(constant(HEADER, "KERNEL_SAFE_MIN_CODE"), f64::from(KERNEL_SAFE_MIN_CODE));
-        assert_eq!(constant(quantizer, "MAX_CODE"), f64::from(crate::nvfp4::e4m3::MAX_CODE));
-        assert_eq!(constant(quantizer, "ONE_CODE"), f64::from(crate::nvfp4::e4m3::ONE));
+        assert_eq!(constant(QUANTIZER, "MAX_CODE"), f64::from(crate::nvfp4::e4m3::MAX_CODE));
+        assert_eq!(constant(QUANTIZER, "ONE_CODE"), f64::from(crate::nvfp4::e4m3::ONE));
+        assert_eq!(constant(MSE, "QUANTIZE_THREADS"), f64::from(crate::gpu::quantize::THREADS));
     }
 }

@@ -25,8 +25,6 @@ mod several {
     pub(super) const WARPS: [u32; 2] = [16, 12];
     /// Of kernels/gemv_mma_few.cu.
     pub(super) const FEW_WARPS: u32 = 12;
-    /// Barriers of a block, each a team's, besides the one of all.
-    const MOST_TEAMS: u32 = 15;
     pub(super) const TILE_ROWS: u32 = 32;
     pub(super) const STEP_K: u32 = 256;
     pub(super) const SLOT_BYTES: u32 = 4608;
@@ -38,9 +36,7 @@ mod several {
     /// Warps of a block, and how many of them share a tile.
     pub(super) fn ways(n_steps: u32) -> impl Iterator<Item = (u32, u32)> {
         let splits = move |warps: u32| (1..=warps.min(n_steps)).map(move |split| (warps, split));
-        let exists =
-            |&(warps, split): &(u32, u32)| warps.is_multiple_of(split) && (split == 1 || warps / split <= MOST_TEAMS);
-        WARPS.into_iter().flat_map(splits).filter(exists)
+        WARPS.into_iter().flat_map(splits).filter(|(warps, split)| warps.is_multiple_of(*split))
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::nvfp4::{BLOCK, KERNEL_SAFE_MIN_CODE, QuantizeConfig, ScaleRule};
 
-const THREADS: u32 = 256;
+pub(super) const THREADS: u32 = 256;
 
 /// Rows to quantize, row-major.
 #[derive(Debug, Clone, Copy)]
