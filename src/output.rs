@@ -8,13 +8,12 @@ mod scattered;
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::Write,
+    io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    thread,
 };
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
@@ -261,14 +260,13 @@ pub fn write_file(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
     File::open(&parent)?.sync_all().with_context(say)
 }
 
-/// Brings a folder and everything below it to the disk, all at once: the disk orders the writes, and the journal is
-/// written once.
+/// Brings a folder and everything below it to the disk. All files are given to it before the first is waited for: the
+/// journal, written for that one, then has the others as well. One thread does it, as starting more would wait for whoever
+/// is giving back memory.
 ///
 /// # Errors
 /// The disk is full or fails.
 fn sync_below(root: &Path) -> Result<()> {
-    /// Waiting costs nothing, but there may be thousands of shards.
-    const MAX_AT_ONCE: usize = 32;
     let (mut paths, mut n_listed) = (vec![root.to_owned()], 0);
     while let Some(path) = paths.get(n_listed) {
         if path.is_dir() {
@@ -277,19 +275,19 @@ fn sync_below(root: &Path) -> Result<()> {
         }
         n_listed += 1;
     }
-    let sync = |path: &Path| {
-        let say = || format!("`{}`: cannot write", path.file_name().unwrap_or_default().to_string_lossy());
-        File::open(path).and_then(|file| file.sync_all()).with_context(say)
+    // Whose bytes take longest.
+    paths.sort_by_cached_key(|path| std::cmp::Reverse(path.metadata().map_or(0, |metadata| metadata.len())));
+    let with_each = |work: &dyn Fn(&File) -> io::Result<()>| {
+        paths.iter().try_for_each(|path| {
+            let say = || format!("`{}`: cannot write", path.file_name().unwrap_or_default().to_string_lossy());
+            File::open(path).and_then(|file| work(&file)).with_context(say)
+        })
     };
-    for some in paths.chunks(MAX_AT_ONCE) {
-        thread::scope(|scope| {
-            let threads: Vec<_> = some.iter().map(|path| scope.spawn(move || sync(path))).collect();
-            threads
-                .into_iter()
-                .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a syncing thread ended early"))?)
-        })?;
-    }
-    Ok(())
+    with_each(&|file| {
+        scattered::begin_writing(file);
+        Ok(())
+    })?;
+    with_each(&File::sync_all)
 }
 
 /// Lower-case hexadecimal.

@@ -30,6 +30,11 @@ impl<'a> NearestPlan<'a> {
         &self.config
     }
 
+    /// Whether a single BF16 row costs no more than one of many.
+    pub fn begins_at_once(&self) -> bool {
+        self.steps.is_some()
+    }
+
     /// As [`quantize_rows`]; returns the [`error_stats`]. One pass for BF16 weights and [`ScaleRule::Max`].
     ///
     /// # Panics

@@ -65,7 +65,8 @@ impl ScatteredFile {
         }
         loop {
             let front = self.lock_written().front;
-            if front < hashed.n_bytes + CHUNK_BYTES as u64 {
+            // What is left at the end is for `finish`, beside which others have other work.
+            if front < hashed.n_bytes + CHUNK_BYTES as u64 || front == self.n_bytes {
                 return Ok(());
             }
             self.read_and_hash(&mut hashed, front)?;
@@ -164,7 +165,7 @@ impl WriteBack {
 }
 
 /// Has the disk write all there is, without waiting: a sync would hold up those who write on, for its journal.
-fn begin_writing(file: &File) {
+pub(super) fn begin_writing(file: &File) {
     #[expect(unsafe_code, reason = "rustix has no such call")]
     // SAFETY: the descriptor is open; no memory is passed.
     unsafe {

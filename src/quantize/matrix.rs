@@ -26,11 +26,9 @@ use crate::{
 
 /// Weights in a tile: 256 KiB of BF16, which stays in a core's cache from the codes to the error figures.
 const TILE_WEIGHTS: usize = 1 << 17;
-/// Weights whose codes are written together, 256 KiB of them: smaller writes cost the kernel more, a byte.
-const WRITTEN_WEIGHTS: usize = 1 << 19;
-/// Weights in a tile where starting one costs more than a cache miss: a card's kernel, or a pass over the plan of error
-/// feedback.
-const LARGE_TILE_WEIGHTS: usize = 1 << 20;
+/// Weights whose codes are written together, 512 KiB of them: smaller writes cost the kernel more, a byte. They are one tile
+/// where starting one costs more than a cache miss: a card's kernel, or a pass over the plan of error feedback.
+const WRITTEN_WEIGHTS: usize = 1 << 20;
 
 /// A matrix to quantize.
 #[derive(Debug, Clone)]
@@ -120,6 +118,17 @@ impl Matrix {
     fn tiles_of(&self, rows: Range<usize>, n_weights: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let n_rows = n_weights.div_ceil(self.k.max(1));
         rows.clone().step_by(n_rows).map(move |first| first..(first + n_rows).min(rows.end))
+    }
+
+    /// The parts of a tile whose rows follow each other in the source: those need no gathering.
+    fn stretches(&self, rows: Range<usize>) -> Vec<Range<usize>> {
+        let Some(ids) = &self.row_ids else { return vec![rows] };
+        let mut begin = rows.start;
+        let stretches = ids[rows].chunk_by(|id, next| id + 1 == *next).map(|ids| {
+            begin += ids.len();
+            begin - ids.len()..begin
+        });
+        stretches.collect()
     }
 
     /// Reads the rows of a tile.
@@ -250,14 +259,16 @@ impl Matrix {
             _ => None,
         };
         let is_plain = quantizer.is_none() && matches!(rounder.way, Way::Nearest(_));
-        let (written, at_once) =
-            if is_plain { (WRITTEN_WEIGHTS, TILE_WEIGHTS) } else { (LARGE_TILE_WEIGHTS, LARGE_TILE_WEIGHTS) };
+        let n_at_once = if is_plain { TILE_WEIGHTS } else { WRITTEN_WEIGHTS };
+        let is_bf16 = source.tensor.dtype == Dtype::BF16 && source.row_shift.is_none();
+        let in_place = is_plain && is_bf16 && rounder.begins_at_once();
         // Handed out one after the other, so that the file grows from its beginning and can be hashed meanwhile.
-        let parts = self.tiles_of(0..self.n, written).enumerate().par_bridge();
+        let parts = self.tiles_of(0..self.n, WRITTEN_WEIGHTS).enumerate().par_bridge();
         let stats = parts.map_init(Packed::default, |packed, (at, rows)| {
             packed.resize(rows.len() * self.k);
             let mut stats = ErrorStats::default();
-            for tile in self.tiles_of(rows.clone(), at_once) {
+            let tiles = self.tiles_of(rows.clone(), n_at_once);
+            for tile in tiles.flat_map(|tile| if in_place { self.stretches(tile) } else { vec![tile] }) {
                 interrupt::check()?;
                 progress.advance((tile.len() * self.k * 2) as u64);
                 let (codes, block_scales) = packed.part(tile.start - rows.start..tile.end - rows.start, self.k);
@@ -273,8 +284,10 @@ impl Matrix {
                 });
             }
             let first = rows.start * self.k;
-            drafter.write_at(&format!("{}.weight", self.name), (first / 2) as u64, &packed.codes)?;
+            // Scales first: the last codes make the file whole, and what is left of its digest is then taken beside the
+            // report.
             drafter.write_at(&format!("{}.weight_scale", self.name), (first / BLOCK) as u64, &packed.block_scales)?;
+            drafter.write_at(&format!("{}.weight", self.name), (first / 2) as u64, &packed.codes)?;
             Ok((at, stats))
         });
         let mut stats = stats.collect::<Result<Vec<_>>>()?;
@@ -362,5 +375,22 @@ mod tests {
         assert_eq!(amax(vec![5]).unwrap(), 90.0);
         let error = amax(vec![2, 700]).unwrap_err().to_string();
         assert!(error.contains("NaN in row 700, column 0"), "{error}");
+    }
+
+    #[test]
+    fn rows_that_follow_each_other_are_one_stretch() {
+        let ids: Vec<u32> = [4..7, 9..40, 3..5, 8..9].into_iter().flatten().collect();
+        let matrix = Matrix {
+            name: "w".to_owned(),
+            source: "w".to_owned(),
+            fp8_scale: None,
+            packed: None,
+            checkpoint: Source::Target,
+            n: ids.len(),
+            k: 16,
+            row_ids: Some(ids),
+            fused: None,
+        };
+        assert_eq!(matrix.stretches(1..37), [1..3, 3..34, 34..36, 36..37]);
     }
 }

@@ -206,6 +206,11 @@ pub(super) enum Way<'a> {
 }
 
 impl Rounder<'_> {
+    /// Whether a single BF16 row costs no more than one of many.
+    pub(super) fn begins_at_once(&self) -> bool {
+        matches!(&self.way, Way::Nearest(plan) if plan.begins_at_once())
+    }
+
     /// Quantizes a tile of rows into `codes` and `block_scales`; returns its error figures.
     pub(super) fn quantize<W: Weight>(
         &self,
