@@ -146,7 +146,7 @@ impl Extract {
         if let Some(node @ (Node::Scalar(_) | Node::Object(_))) = content {
             return Err(format!("has a message whose content is {}, expected a string", node.kind()));
         }
-        let reasoning = reasoning.filter(|_| self.thinking).map_or(Ok(()), |text| visit(text));
+        let reasoning = reasoning.filter(|_| self.thinking).map_or(Ok(()), &mut *visit);
         let texts = content.map_or_else(Vec::new, texts_of);
         Ok(reasoning
             .and_then(|()| texts.iter().try_for_each(|text| self.text(text, visit)))
