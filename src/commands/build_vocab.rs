@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::{
-    count::extract,
+    count::{self, extract},
     plan::{PlannedModel, answer},
 };
 use crate::{
@@ -140,7 +140,7 @@ pub fn counted(
     let progress = terminal.progress("counting", None, Unit::Bytes);
     let gathered = gather(tokenizer, &request, &progress)?;
     progress.finish();
-    gathered.evidence.counts.warnings.iter().for_each(|warning| terminal.warn(warning));
+    count::warn(&gathered.evidence.counts, terminal);
     Ok(gathered)
 }
 

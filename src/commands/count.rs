@@ -39,7 +39,7 @@ pub fn run(args: &Count, n_threads: Option<usize>, terminal: &Terminal) -> Resul
     } else {
         count_text(args, &tokenizer, &sources, &options, fraction, terminal)?
     };
-    counts.warnings.iter().for_each(|warning| terminal.warn(warning));
+    warn(&counts, terminal);
     if let Some(output) = &args.output {
         counts.write(output, args.force)?;
     }
@@ -169,6 +169,17 @@ fn show(args: &Count, counts: &Counts, terminal: &Terminal) -> Result<()> {
         return terminal.json(&summary(args.output.as_deref(), counts)?);
     }
     args.output.as_ref().map_or(Ok(()), |output| terminal.data(output.display().to_string()))
+}
+
+/// Says what was skipped. A folder may hold thousands of files that are no text: `-v` names all of them.
+pub(super) fn warn(counts: &Counts, terminal: &Terminal) {
+    const N_SHOWN: usize = 20;
+    let (shown, more) = counts.warnings.split_at(counts.warnings.len().min(N_SHOWN));
+    shown.iter().for_each(|warning| terminal.warn(warning));
+    more.iter().for_each(|warning| terminal.detail(warning));
+    if !more.is_empty() {
+        terminal.warn(format!("{} more like these: `-v` names them", more.len()));
+    }
 }
 
 fn n_ids_seen(domain: &DomainCounts) -> usize {

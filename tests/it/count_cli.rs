@@ -152,6 +152,12 @@ fn what_is_no_text_in_a_folder_is_left_out_and_listed() {
     assert_eq!(stdout(&output), "97\t2\n100\t1\n", "{}", stderr(&output));
     assert!(stderr(&output).contains("b.bin` looks binary"), "{}", stderr(&output));
     assert!(stderr(&output).contains("c.c` is not UTF-8 at byte 6"), "{}", stderr(&output));
+    for n in 0..30 {
+        std::fs::write(folder.join(format!("e{n}.bin")), b"\0").unwrap();
+    }
+    let flooded = stderr(&draftfast(&args));
+    assert_eq!(flooded.matches("looks binary").count(), 20, "{flooded}");
+    assert!(flooded.contains("12 more like these: `-v` names them"), "{flooded}");
     let strict = draftfast(&[&args[..], &["--strict"]].concat());
     assert_eq!(strict.status.code(), Some(1));
     assert!(stderr(&strict).contains("c.c`: is not UTF-8 at byte 6"), "{}", stderr(&strict));
