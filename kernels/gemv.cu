@@ -172,17 +172,16 @@ struct Argmax {
     __device__ __forceinline__ void take(u32 row, float logit, bool first) {
         if (first) logits[row] = logit;
     }
-    // The best key of some of this warp's rows, of which it takes `turn` neighbours after every `stride`.
-    __device__ __forceinline__ u64 best(u32 first_row, u32 end_row, u32 turn, u32 stride) const {
-        __syncwarp();
+    // The best key of this thread's rows. All threads come here when they are done with the loop.
+    __device__ __forceinline__ u64 best(u32 first_row, u32 end_row) const {
+        __syncthreads();
         u64 best = 0;
 #pragma unroll 1
-        for (u32 i = threadIdx.x % 32;; i += 32) {
-            const u32 row = first_row + threadIdx.x / 32 * turn + i / turn * stride + i % turn;
-            if (row >= end_row) return best;
+        for (u32 row = first_row + threadIdx.x; row < end_row; row += THREADS) {
             const u32 id = token_ids ? __float_as_uint(logits[end_row - first_row + row]) : row;
             best = max(best, winner_key(ordered(logits[row]), id));
         }
+        return best;
     }
 };
 
@@ -250,9 +249,7 @@ __device__ __forceinline__ void argmax(const Weights& w, const uint4* x, u32 spl
                                        u64* slots, int* ids, float* values) {
     Argmax sink = {token_ids, nullptr};
     gemv<ROWS, DEPTH>(w, x, split, dependent, sink);
-    const u32 first_row = first_row_of(blockIdx.x, w.n_rows), end_row = first_row_of(blockIdx.x + 1, w.n_rows);
-    const u32 turn = 2 * ROWS / split;  // rows of a warp
-    u64 best[MAX_M] = {sink.best(first_row, end_row, turn, WARPS * turn)};
+    u64 best[MAX_M] = {sink.best(first_row_of(blockIdx.x, w.n_rows), first_row_of(blockIdx.x + 1, w.n_rows))};
     settle_winners<WARPS>(best, 1, slots, ids, values);
 }
 

@@ -37,7 +37,7 @@ __device__ __forceinline__ void gemv(const Weights& w, const uint4* __restrict__
             hand_over(sums, Stream<RAGGED>::first_row(tile, w.n_rows), factors, sink);
         parity ^= 1;
     };
-    walk_tiles<DEPTH, RAGGED, 4>(w, x, m_count, share, dependent, shared, factors, [](u32*) { __syncthreads(); }, finish);
+    walk_tiles<DEPTH, RAGGED, 5>(w, x, m_count, share, dependent, shared, factors, [](u32*) { __syncthreads(); }, finish);
 }
 
 // --------------------------------------------------------------------------------------------- kernels
