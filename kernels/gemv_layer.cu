@@ -1,5 +1,5 @@
-// One vector for the layers of a network: gemv.cu and, beside its kernels, NAME_layer, whose y is BF16. The vLLM plugin
-// compiles it.
+// One vector for the layers of a network: the kernels of gemv.cu and, beside them, NAME_layer, whose y is BF16.
+// The vLLM plugin compiles it.
 
 #include "gemv.cu"
 

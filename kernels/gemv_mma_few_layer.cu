@@ -1,5 +1,5 @@
-// Two to eight vectors and few rows for the layers of a network: gemv_mma_few.cu and, beside its kernels, NAME_layer, whose y is BF16. The vLLM plugin
-// compiles it.
+// Two to eight vectors and few rows for the layers of a network: the kernels of gemv_mma_few.cu and, beside them, NAME_layer, whose y is BF16.
+// The vLLM plugin compiles it.
 
 #include "gemv_mma_few.cu"
 

@@ -1,5 +1,5 @@
-// Two to eight vectors for the layers of a network: gemv_mma.cu and, beside its kernels, NAME_layer, whose y is BF16. The vLLM plugin
-// compiles it.
+// Two to eight vectors for the layers of a network: the kernels of gemv_mma.cu and, beside them, NAME_layer, whose y is BF16.
+// The vLLM plugin compiles it.
 
 #include "gemv_mma.cu"
 
