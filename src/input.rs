@@ -10,7 +10,8 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use serde::de::DeserializeOwned;
 
 /// What a file for people or for configuration takes at most.
 pub const MAX_TEXT_BYTES: u64 = 64 << 20;
@@ -97,6 +98,16 @@ pub fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_file(path, MAX_TEXT_BYTES)?).context("is not UTF-8")
 }
 
+/// # Errors
+/// `text` is no TOML, or not of the members that are wanted: says the line.
+pub fn parse_toml<T: DeserializeOwned>(text: &str) -> Result<T> {
+    toml::from_str(text).map_err(|error| {
+        let begin = error.span().map_or(0, |span| span.start);
+        let line = 1 + text.as_bytes()[..begin.min(text.len())].iter().filter(|&&byte| byte == b'\n').count();
+        anyhow!("line {line}: {}", error.message().replace('\n', ", "))
+    })
+}
+
 /// Reads to the end, or fails when there is more than `max_bytes`: what decompresses to more is a bomb.
 ///
 /// # Errors
@@ -121,5 +132,13 @@ mod tests {
         assert_eq!(read_file(&path, 11).unwrap(), [7; 11]);
         assert!(read_file(&path, 10).unwrap_err().to_string().contains("11 bytes"));
         assert!(read_at_most(std::io::repeat(0), 100).is_err());
+    }
+
+    #[test]
+    fn an_error_in_toml_is_one_line_that_names_its_own() {
+        let said = |text: &str| parse_toml::<std::collections::BTreeMap<String, f64>>(text).unwrap_err().to_string();
+        assert_eq!(said("a = 1.0\nb = \"x\""), "line 2: invalid type: string \"x\", expected f64");
+        assert!(said("a = 1.0\n\nb = [").starts_with("line 3: ") && !said("b = [").contains('\n'), "{}", said("b = ["));
+        assert!(said("a = 1\u{7}").starts_with("line 1: "), "{}", said("a = 1\u{7}"));
     }
 }

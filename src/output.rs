@@ -199,7 +199,7 @@ pub fn prepare_file(path: &Path, force: bool) -> Result<()> {
 /// # Errors
 /// `path` is a folder, or exists and `force` is not given.
 pub fn refuse_existing_file(path: &Path, force: bool) -> Result<()> {
-    if path.is_dir() {
+    if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
         bail!("`{}` is a folder, not a file", path.display());
     }
     if !force && path.symlink_metadata().is_ok() {

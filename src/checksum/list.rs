@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{Expected, files_below, sha256_files, stay_inside};
 use crate::{
-    error::Hint,
+    error::{Hint, quoted},
     output::{StagedDir, write_file},
     report::Progress,
 };
@@ -77,11 +77,11 @@ fn parse_line(line: &str) -> Result<(String, String)> {
 }
 
 fn parse_digest(digest: &str) -> Result<String> {
-    if digest.len() != 64 || !digest.bytes().all(|b| b.is_ascii_hexdigit()) {
-        bail!(
-            "`{digest}` is not a sha256: expected 64 hexadecimal digits, found {} characters",
-            digest.chars().count()
-        );
+    if let Some(c) = digest.chars().find(|c| !c.is_ascii_hexdigit()) {
+        bail!("{} is not a sha256: expected 64 hexadecimal digits, found {c:?}", quoted(digest));
+    }
+    if digest.len() != 64 {
+        bail!("{} is not a sha256: expected 64 hexadecimal digits, found {}", quoted(digest), digest.len());
     }
     Ok(digest.to_ascii_lowercase())
 }

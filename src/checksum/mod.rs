@@ -101,6 +101,9 @@ fn files_below(dir: &Path) -> Result<Vec<String>> {
             if kind.is_symlink() {
                 stay_inside(&root, &path)?;
             }
+            if kind.is_symlink() && path.is_dir() {
+                bail!("`{}` is a link to a folder, and a list names files", path.display());
+            }
             if !path.is_file() {
                 bail!("`{}` is neither a file nor a folder", path.display());
             }

@@ -29,13 +29,13 @@ pub struct Bench {
     #[arg(long, value_name = "NxK", value_delimiter = ',', value_parser = shape, required_unless_present_any = ["model", "sidecar"])]
     pub shape: Vec<(u32, u32)>,
     /// Numbers of vectors, 1 to 8
-    #[arg(long, value_name = "M", value_delimiter = ',', default_value = "1")]
+    #[arg(long, value_name = "M", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=8))]
     pub m: Vec<u32>,
     /// The GPU: `cuda` or `cuda:N`
     #[arg(long, value_name = "DEVICE", default_value = "cuda")]
     pub device: DeviceRequest,
     /// Replays for each figure
-    #[arg(long, value_name = "N", default_value_t = 30)]
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = replays)]
     pub replays: usize,
     /// Print what would be timed, and its bytes; needs no GPU
     #[arg(short = 'n', long)]
@@ -57,6 +57,10 @@ pub enum Export {
     Csv,
     /// Everything, samples included.
     Json,
+}
+
+fn replays(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (1..=100_000).contains(n)).ok_or_else(|| "expected 1 to 100000".to_owned())
 }
 
 fn shape(text: &str) -> Result<(u32, u32), String> {

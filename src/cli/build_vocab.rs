@@ -1,6 +1,6 @@
 //! `draftfast build-vocab`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
@@ -54,6 +54,14 @@ pub struct EvidenceFlags {
     /// What to take from the records of the text
     #[command(flatten)]
     pub text: TextFlags,
+}
+
+impl EvidenceFlags {
+    /// The files and folders that are read.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let texts = self.corpus.iter().chain(&self.heldout).map(|source| source.path.as_path());
+        texts.chain(self.counts.iter().chain(&self.mixture).map(PathBuf::as_path))
+    }
 }
 
 /// How many ids to keep.

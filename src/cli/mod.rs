@@ -42,6 +42,12 @@ fn rows_of_a_tile(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|rows| (1..=MOST).contains(rows)).ok_or_else(|| format!("expected 1 to {MOST}"))
 }
 
+/// No machine has more processors, and a process with a hundred thousand threads ends in none of its own words.
+fn threads(text: &str) -> Result<usize, String> {
+    const MOST: usize = 4096;
+    text.parse().ok().filter(|n| (1..=MOST).contains(n)).ok_or_else(|| format!("expected 1 to {MOST}"))
+}
+
 /// Flags that every command takes.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Global {
@@ -58,7 +64,7 @@ pub struct Global {
     #[arg(long, global = true)]
     pub no_progress: bool,
     /// Threads to use (default: all cores); the output does not depend on it
-    #[arg(short = 'j', long, global = true, value_name = "N")]
+    #[arg(short = 'j', long, global = true, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
 }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     cli::{
         build::Build,
-        build_vocab::{ChoiceFlags, EvidenceFlags, Size},
+        build_vocab::{ChoiceFlags, Size},
         quantize::{WeightFlags, WritingFlags},
     },
     counts::Tokenizer,
@@ -46,10 +46,7 @@ fn build(
 ) -> Result<()> {
     if !writing.dry_run {
         refuse_existing(output, writing.force)?;
-        let EvidenceFlags { corpus, counts, heldout, .. } = &choice.evidence;
-        let corpora = corpus.iter().chain(heldout).map(|source| source.path.as_path());
-        let inputs = flags.inputs().chain(corpora).chain(counts.iter().map(PathBuf::as_path)).chain([model]);
-        refuse_inputs(output, inputs)?;
+        refuse_inputs(output, flags.inputs().chain(choice.evidence.paths()).chain([model]))?;
     }
     let weights = Weights::open(model, flags)?;
     let recipe = &weights.recipe;

@@ -12,7 +12,7 @@ use crate::{
     cli::build_vocab::{BuildVocab, ChoiceFlags, EvidenceFlags, Padding, Size},
     counts::{CountOptions, Tokenizer},
     error::Hint,
-    output::StagedDir,
+    output::{StagedDir, refuse_inputs},
     plan::{PLAN_NAME, PlanRecord, measured},
     report::{self, Terminal, Unit},
     vocab::{
@@ -29,6 +29,7 @@ use crate::{
 /// # Errors
 /// Bad input, or an output that cannot be written.
 pub fn run(args: &BuildVocab, n_threads: Option<usize>, terminal: &Terminal) -> Result<()> {
+    refuse_inputs(&args.output, args.choice.evidence.paths().chain([args.tokenizer.as_path()]))?;
     let dir = StagedDir::create(&args.output, args.force)?;
     let tokenizer = Tokenizer::open(&args.tokenizer)?;
     let rows = target_rows(tokenizer.path(), args.target_rows)?;

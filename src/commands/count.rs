@@ -15,7 +15,7 @@ use crate::{
         CountOptions, Counts, DomainCounts, EngineChoice, IdWidth, Tokenizer, chat_template, check, count,
         count_token_ids, write_tsv,
     },
-    output::prepare_file,
+    output::{prepare_file, refuse_inputs},
     report::{Terminal, Unit},
 };
 
@@ -29,6 +29,9 @@ pub fn run(args: &Count, n_threads: Option<usize>, terminal: &Terminal) -> Resul
     ensure!((0.0..=1.0).contains(&fraction), "`--check {fraction}` is not between 0 and 1");
     let tokenizer = Tokenizer::open(&args.tokenizer)?;
     let sources = sources(args);
+    if let Some(output) = &args.output {
+        refuse_inputs(output, sources.iter().map(|source| source.path.as_path()).chain([tokenizer.path()]))?;
+    }
     let options = options(args, &tokenizer, n_threads, terminal)?;
     let counts = if args.token_ids {
         let progress = progress(&sources, &options, "counting ids", terminal)?;

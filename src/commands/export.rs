@@ -7,7 +7,7 @@ use crate::{
     cli::export::{ActivationName, Export, LayoutName},
     export::{self, Layout},
     nvfp4::marlin::Activation,
-    output::{StagedDir, refuse_existing},
+    output::{StagedDir, refuse_existing, refuse_inputs},
     report::{Progress, Terminal, Unit},
     sidecar::Sidecar,
 };
@@ -16,6 +16,7 @@ use crate::{
 /// The sidecar cannot be read, or the output cannot be written; then nothing is left behind.
 pub fn run(args: &Export, terminal: &Terminal) -> Result<()> {
     refuse_existing(&args.output, args.force)?;
+    refuse_inputs(&args.output, [args.sidecar.as_path()])?;
     let sidecar = Sidecar::open(&args.sidecar)?;
     let layout = match args.layout {
         LayoutName::CompressedTensors => Layout::CompressedTensors,

@@ -7,6 +7,8 @@
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::MOST_DRAFTED;
+
 /// First-position acceptance that stands in for a missing one: 0.835, rounded down, is published for Qwen3.6's MTP over
 /// 51 million positions of mixed chat, code and mathematics.
 const ASSUMED_FIRST: f64 = 0.83;
@@ -58,8 +60,10 @@ impl Acceptance {
     /// The constant rate with which k drafts yield `tau` tokens a step: all that a mean accept length tells.
     ///
     /// # Errors
-    /// `tau` is outside 1 to k + 1.
+    /// `tau` is outside 1 to k + 1, or k is no number of draft tokens.
     pub fn from_accept_length(tau: f64, n_drafted: usize, origin: impl Into<String>) -> Result<Self> {
+        let is_possible = (1..=MOST_DRAFTED).contains(&n_drafted);
+        ensure!(is_possible, "{n_drafted} tokens drafted a step, expected 1 to {MOST_DRAFTED}");
         let most = n_drafted as f64 + 1.0;
         ensure!((1.0..=most).contains(&tau), "the accept length is {tau}, expected 1 to {most} with k = {n_drafted}");
         let yields =

@@ -9,7 +9,10 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::{error::Hint, input::read_text};
+use crate::{
+    error::Hint,
+    input::{parse_toml, read_text},
+};
 
 /// A machine, in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -110,8 +113,8 @@ impl Hardware {
                 .hint(format!("known are {}; a file must end in `.toml`", NAMES.join(", ")));
         }
         let text = read_text(path).with_context(|| format!("`{name}`"))?;
-        let mut machine: Self = toml::from_str(&text)
-            .map_err(|error| anyhow!("`{name}` is not a hardware file: {}", error.message()))
+        let mut machine: Self = parse_toml(&text)
+            .with_context(|| format!("`{name}` is not a hardware file"))
             .hint("it needs at least `bandwidth_gb_s = 273`; docs/plan.md lists the keys")?;
         if machine.name == unnamed() {
             machine.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use super::Acceptance;
 use crate::{
     error::{Hint, quoted},
-    input::open_file,
+    input::{open_file, read_text},
 };
 
 /// No metrics dump or rate list is larger; a log of days is.
@@ -26,13 +26,8 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 /// # Errors
 /// Not numbers from 0 to 1.
 pub fn read_curve(path: &Path) -> Result<Acceptance> {
-    let mut text = String::new();
-    for_lines(path, |line| {
-        text.push_str(line);
-        text.push('\n');
-        Ok(())
-    })?;
     let say = || format!("`{}` is no acceptance curve", path.display());
+    let text = read_text(path).with_context(say)?;
     let rates: Vec<f64> = if text.trim_start().starts_with('[') {
         serde_json::from_str(&text).with_context(say)?
     } else {

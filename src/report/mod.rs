@@ -7,6 +7,7 @@ pub mod inspection;
 pub mod page;
 pub mod pictures;
 pub mod plan;
+mod sentence;
 mod sidecar;
 mod svg;
 pub mod table;

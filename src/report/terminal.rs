@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use super::sentence::{one_line, printable, sentence};
 use crate::{cli::Global, error::hints};
 
 /// Where a command's words go.
@@ -52,7 +53,7 @@ impl Progress {
 
 /// Nobody may be reading the talk any more; that is no reason to stop.
 fn to_stderr(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", printable(line));
 }
 
 impl Terminal {
@@ -89,13 +90,13 @@ impl Terminal {
     /// Something that is not wrong but should be known (stderr, not with `-q`).
     pub fn warn(&self, text: impl AsRef<str>) {
         if !self.quiet {
-            to_stderr(&format!("warning: {}", text.as_ref()));
+            to_stderr(&format!("warning: {}", one_line(text.as_ref())));
         }
     }
 
     /// One thing that is wrong among others still to be told (stderr, also with `-q`).
     pub fn problem(&self, text: impl AsRef<str>) {
-        to_stderr(&format!("error: {}", text.as_ref()));
+        to_stderr(&format!("error: {}", one_line(text.as_ref())));
     }
 
     /// A line of the result (stdout).
@@ -137,7 +138,7 @@ impl Terminal {
     pub fn fail_unexpectedly(&self, payload: &(dyn std::any::Any + Send)) -> ExitCode {
         let said = payload.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no reason was given");
-        to_stderr(&format!("error: draftfast stopped where it should not have: {said}"));
+        to_stderr(&format!("error: draftfast stopped where it should not have: {}", one_line(said)));
         to_stderr("hint: this is a defect; please report it with the command and, if you can, the input");
         ExitCode::FAILURE
     }
@@ -150,9 +151,9 @@ impl Terminal {
         if error.chain().any(broken_pipe) {
             return ExitCode::SUCCESS;
         }
-        to_stderr(&format!("error: {error:#}"));
+        to_stderr(&format!("error: {}", sentence(error)));
         for hint in hints(error) {
-            to_stderr(&format!("hint: {hint}"));
+            to_stderr(&format!("hint: {}", one_line(hint)));
         }
         ExitCode::FAILURE
     }

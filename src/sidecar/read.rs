@@ -46,11 +46,14 @@ impl Sidecar {
     /// # Errors
     /// A file is missing or damaged, the format is of a later version, or the files are not of one build.
     pub fn open(dir: &Path) -> Result<Self> {
-        let manifest = read_manifest(dir)?;
+        let say = || format!("`{}`", dir.display());
+        let manifest = read_manifest(dir).with_context(say)?;
         let drafter = Checkpoint::open_file(&dir.join(DRAFTER_NAME))
+            .with_context(say)
             .hint("this is not a sidecar, or it is damaged: `draftfast verify-sha DIR` says which file changed")?;
         let vocab = read_vocab(dir, &manifest)?;
         check_metadata(drafter.metadata(), &manifest, &vocab)
+            .with_context(say)
             .hint("the files of this sidecar are not of one build: build it again")?;
         Ok(Self { dir: dir.to_owned(), manifest, vocab, drafter })
     }
@@ -76,9 +79,8 @@ impl Sidecar {
 }
 
 fn read_manifest(dir: &Path) -> Result<Manifest> {
-    let path = dir.join(MANIFEST_NAME);
-    let text = read_file(&path, MAX_MANIFEST_BYTES)
-        .with_context(|| format!("`{}`", path.display()))
+    let text = read_file(&dir.join(MANIFEST_NAME), MAX_MANIFEST_BYTES)
+        .with_context(|| format!("`{MANIFEST_NAME}`"))
         .hint("this folder is not a draftfast sidecar")?;
     let version: serde_json::Value =
         serde_json::from_slice(&text).with_context(|| format!("`{MANIFEST_NAME}` is not valid JSON"))?;
@@ -87,7 +89,8 @@ fn read_manifest(dir: &Path) -> Result<Manifest> {
         Some(v) => bail!("`{MANIFEST_NAME}` has format {v}, this draftfast reads format {FORMAT_VERSION}"),
         None => bail!("`{MANIFEST_NAME}` has no `format`: it is not a draftfast manifest"),
     }
-    serde_json::from_value(version).with_context(|| format!("`{MANIFEST_NAME}` is not a manifest"))
+    // Read once more, as an error of the text knows its line.
+    serde_json::from_slice(&text).with_context(|| format!("`{MANIFEST_NAME}` is not a manifest"))
 }
 
 fn read_vocab(dir: &Path, manifest: &Manifest) -> Result<DraftVocab> {

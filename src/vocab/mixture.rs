@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 use super::dataset;
-use crate::corpus::Source;
+use crate::{corpus::Source, input::parse_toml};
 
 /// The sources of a mixture file.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -62,7 +62,7 @@ fn one() -> f64 {
 pub fn read(path: &Path) -> Result<Mixture> {
     let say = || format!("`{}`", path.display());
     let text = crate::input::read_text(path).with_context(say)?;
-    let domains: BTreeMap<String, Domain> = toml::from_str(&text).context("not a mixture file").with_context(say)?;
+    let domains: BTreeMap<String, Domain> = parse_toml(&text).context("not a mixture file").with_context(say)?;
     let beside = path.parent().unwrap_or(Path::new(""));
     let mut mixture = Mixture::default();
     for (name, domain) in domains {

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and says why it is skipped")]
 
+mod arguments;
 mod bench;
 mod bit_rot;
 mod build;
