@@ -74,3 +74,10 @@ def test_draft_heads_and_linears():
     assert (make_plan(5120, 17_408, 8, GB10).m, make_plan(5120, 17_408, 8, GB10).kernel) == (1, "nvfp4_gemv")
     assert make_plan(64_128, 200_000, 1, H200) is None
     assert make_plan(2560, 9728, 8, H200).kernel == "nvfp4_mma_few"
+
+
+def test_the_package_has_each_kernel_file_and_all_that_it_includes():
+    package = Path(gemv_plan.__file__).parent / "cuda"
+    for file in package.iterdir():
+        included = re.findall(r'^#include "(.+)"', file.read_text(), re.M)
+        assert [name for name in included if not (package / name).is_file()] == []
